@@ -1,0 +1,586 @@
+"""The compiled schedulers: the rules of `reference`, at native speed.
+
+Plain int64 arrays only, so numba neither counts references nor allocates. State is in three arrays:
+
+- ``slots`` (7, max_num_seqs): the running requests in order of admission, a column each (rows `RID` ...);
+- ``state``: scalars that helpers change (indices `RUNNING` ...);
+- ``stack`` (2, max_num_seqs): preempted requests, the next to resume on top.
+
+Time is ``hi`` ticks of 2**-40 s and ``lo`` of 2**-54 s. Pure decode steps take the short way through `decode_steps`,
+which is where jumping from event to event will go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from inferometer.sim.rules import SAMPLES, SUBTICKS
+
+# Untyped on purpose: numba specialises each helper on plain arrays and integers.
+Array = Any
+Int = Any
+
+RID, COMPUTED, TOTAL, LEFT, ROOM, CHUNK, DECODING = range(7)
+"""Request, tokens computed, tokens to compute, outputs to come, free places in its blocks, this step's tokens, has it a token."""
+RUNNING, STACKED, FREE, HELD_SLOTS, HELD_BLOCKS, NEXT, ISSUED, DONE, STEPS, PREEMPTIONS, PREFILLING, CONTEXT, SEEN = range(13)
+N_STATE = 13
+(
+    MAX_SEQS,
+    BUDGET,
+    BLOCKS,
+    BLOCK,
+    THRESHOLD,
+    RESERVE,
+    WATERMARK,
+    CHUNKED,
+    LAG,
+    CONCURRENCY,
+    THINK,
+) = range(11)
+"""Indices into the vector of `Rules`."""
+WINDOW, DECODE_KV, MIXED_KV, PAIR, CHUNK_KV = range(5)
+"""Rows of ``kinds``: attention layers by how far they look back."""
+PROMPT, OUTPUT, CACHED = range(3)
+"""Rows of ``asked``, a column a request."""
+ADMITTED, FIRST, LAST, PREEMPTED = range(4)
+"""Rows of ``told``, a column a request: recorded ticks (-1: never) and a count."""
+SAMPLE_COUNT, SAMPLE_DUE, SAMPLE_EVERY, SAMPLE_SEEN = range(4)
+SUBTICK_BITS = 14
+SUBTICK_MASK = (1 << SUBTICK_BITS) - 1
+assert SUBTICKS == 1 << SUBTICK_BITS
+
+jit = nb.njit(cache=True, error_model="numpy", _nrt=False)
+
+
+@jit
+def cdiv(a: Int, b: Int) -> Int:
+    """Quotient rounded up."""
+    return (a + b - 1) // b
+
+
+# ---------------------------------------------------------------- cost of a step
+@jit
+def mixed_ticks(mixed: Array, tokens: Int) -> Int:
+    """Linear layers of ``tokens``; more than the table holds run in several passes."""
+    largest = len(mixed) - 1
+    if tokens <= largest:
+        return mixed[tokens]
+    rest = tokens % largest
+    return tokens // largest * mixed[largest] + (mixed[rest] if rest else 0)
+
+
+@jit
+def chunk_ticks(kinds: Array, tokens: Int, start: Int) -> Int:
+    """Attention of one prefill chunk of ``tokens`` after ``start``."""
+    total = 0
+    for k in range(kinds.shape[1]):
+        window = kinds[WINDOW, k]
+        inside = min(max(window - start, 0), tokens)
+        half_pairs = 2 * inside * start + inside * (inside + 1)
+        if inside < tokens:
+            half_pairs += 2 * (tokens - inside) * window
+        total += kinds[PAIR, k] * half_pairs + kinds[CHUNK_KV, k] * min(start, window)
+    return total
+
+
+@jit
+def context_ticks(kinds: Array, row: Int, slots: Array, running: Int, context: Int) -> Int:
+    """KV reads of the decoding sequences; ``context`` is their summed context, only windowed layers look at each."""
+    total = 0
+    for k in range(kinds.shape[1]):
+        window = kinds[WINDOW, k]
+        capped = context
+        if window < 1 << 40:
+            capped = 0
+            for i in range(running):
+                capped += min(slots[COMPUTED, i] + 1, window) * slots[DECODING, i]
+        total += kinds[row, k] * capped
+    return total
+
+
+# ---------------------------------------------------------------- bookkeeping shared by the policies
+@jit
+def finish(r: Int, hi: Int, told: Array, arrive: Array, state: Array, rules: Array) -> None:
+    """Request ``r`` ended: record it, and let its client send the next one."""
+    told[LAST, r] = hi
+    state[DONE] += 1
+    issued = state[ISSUED]
+    if issued < len(arrive):
+        arrive[issued] = hi + rules[THINK]
+        state[ISSUED] = issued + 1
+
+
+@jit
+def emit(r: Int, g: Int, hi: Int, told: Array, tokens: Array, offsets: Array) -> None:
+    """Token number ``g`` (from 1) of request ``r`` came."""
+    if g == 1:
+        told[FIRST, r] = hi
+    if len(tokens) > 0:
+        tokens[offsets[r] + g - 1] = hi
+
+
+@jit
+def sample(
+    hi: Int, running: Int, queued: Int, used: Int, arrive: Array, state: Array, samples: Array, meter: Array
+) -> None:
+    """Keep a server sample if one is due; ``queued`` are those the scheduler has seen but not admitted."""
+    if hi < meter[SAMPLE_DUE]:
+        return
+    seen = max(meter[SAMPLE_SEEN], state[NEXT])
+    while seen < state[ISSUED] and arrive[seen] <= hi:
+        seen += 1
+    meter[SAMPLE_SEEN] = seen
+    n = meter[SAMPLE_COUNT]
+    samples[0, n] = hi
+    samples[1, n] = running
+    samples[2, n] = queued + seen - state[NEXT]
+    samples[3, n] = used
+    samples[4, n] = state[PREEMPTIONS]
+    n += 1
+    if n == SAMPLES:
+        n //= 2
+        for i in range(n):
+            for j in range(5):
+                samples[j, i] = samples[j, 2 * i]
+        meter[SAMPLE_EVERY] *= 2
+    meter[SAMPLE_COUNT] = n
+    meter[SAMPLE_DUE] = hi + meter[SAMPLE_EVERY]
+
+
+@jit
+def release(state: Array) -> None:
+    """Free the slots and blocks that finished requests still held."""
+    state[FREE] += state[HELD_BLOCKS]
+    state[HELD_BLOCKS] = 0
+    state[HELD_SLOTS] = 0
+
+
+# ---------------------------------------------------------------- vLLM V1
+@jit
+def blocks_held(slots: Array, i: Int, block: Int) -> Int:
+    """KV blocks of running request ``i``: its computed tokens and the free places after them."""
+    return (slots[COMPUTED, i] + slots[ROOM, i]) // block
+
+
+@jit
+def preempt_last(slots: Array, stack: Array, asked: Array, told: Array, state: Array, rules: Array) -> None:
+    """The last running request gives up its blocks and goes to the front of the queue."""
+    v = state[RUNNING] - 1
+    state[RUNNING] = v
+    state[FREE] += blocks_held(slots, v, rules[BLOCK])
+    if slots[DECODING, v]:
+        state[CONTEXT] -= slots[COMPUTED, v] + 1
+    else:
+        state[PREFILLING] -= 1
+    r = slots[RID, v]
+    stack[0, state[STACKED]] = r
+    stack[1, state[STACKED]] = asked[OUTPUT, r] - slots[LEFT, v]
+    state[STACKED] += 1
+    state[PREEMPTIONS] += 1
+    told[PREEMPTED, r] += 1
+
+
+@jit
+def schedule_running(
+    slots: Array, stack: Array, asked: Array, told: Array, state: Array, rules: Array, budget: Int
+) -> tuple[Int, Int, Int]:
+    """Part A: running requests take tokens and blocks in order of admission. Returns scheduled, budget left, preempted."""
+    i = 0
+    before = state[PREEMPTIONS]
+    while i < state[RUNNING] and budget > 0:
+        n = slots[TOTAL, i] - slots[COMPUTED, i]
+        if rules[THRESHOLD] > 0:
+            n = min(n, rules[THRESHOLD])
+        n = min(n, budget)
+        need = 0
+        if n > slots[ROOM, i]:
+            need = cdiv(n - slots[ROOM, i], rules[BLOCK])
+            while need > state[FREE] and state[RUNNING] > i:
+                preempt_last(slots, stack, asked, told, state, rules)
+            if state[RUNNING] == i:
+                break
+        state[FREE] -= need
+        slots[ROOM, i] += need * rules[BLOCK]
+        slots[CHUNK, i] = n
+        budget -= n
+        i += 1
+    return i, budget, state[PREEMPTIONS] - before
+
+
+@jit
+def schedule_waiting(
+    slots: Array,
+    stack: Array,
+    asked: Array,
+    told: Array,
+    arrive: Array,
+    state: Array,
+    rules: Array,
+    budget: Int,
+    hi: Int,
+) -> None:
+    """Part B: the queue's head is admitted while budget, slots and blocks last; whoever does not fit blocks the rest."""
+    block = rules[BLOCK]
+    while budget > 0 and state[RUNNING] + state[HELD_SLOTS] < rules[MAX_SEQS]:
+        resumed = state[STACKED] > 0
+        if resumed:
+            r = stack[0, state[STACKED] - 1]
+            generated = stack[1, state[STACKED] - 1]
+        elif state[NEXT] < state[ISSUED] and arrive[state[NEXT]] <= state[SEEN]:
+            r = state[NEXT]
+            generated = 0
+        else:
+            break
+        total = asked[PROMPT, r] + generated
+        hit = min(asked[CACHED, r], asked[PROMPT, r] - 1)
+        n = total - hit
+        if rules[THRESHOLD] > 0:
+            n = min(n, rules[THRESHOLD])
+        if rules[CHUNKED] == 0 and n > budget:
+            break
+        n = min(n, budget)
+        need = cdiv(hit + n, block)
+        watermark = rules[WATERMARK] if state[RUNNING] + state[HELD_SLOTS] > 0 else 0
+        if rules[RESERVE] and cdiv(total, block) + watermark > state[FREE]:
+            break
+        if need + watermark > state[FREE]:
+            break
+        if resumed:
+            state[STACKED] -= 1
+        else:
+            state[NEXT] += 1
+            told[ADMITTED, r] = hi
+        i = state[RUNNING]
+        state[RUNNING] = i + 1
+        state[FREE] -= need
+        state[PREFILLING] += 1
+        budget -= n
+        slots[RID, i] = r
+        slots[COMPUTED, i] = hit
+        slots[TOTAL, i] = total
+        slots[LEFT, i] = asked[OUTPUT, r] - generated
+        slots[ROOM, i] = need * block - hit
+        slots[CHUNK, i] = n
+        slots[DECODING, i] = 0
+
+
+@jit
+def batch_ticks(
+    slots: Array, scheduled: Int, state: Array, decode: Array, mixed: Array, rows: Array, sequence: Int, kinds: Array
+) -> Int:
+    """Cost of a step in which the first ``scheduled`` running requests compute their chunks."""
+    tokens = 0
+    sampled = 0
+    decodes = 0
+    context = 0
+    total = 0
+    for i in range(scheduled):
+        n = slots[CHUNK, i]
+        tokens += n
+        sampled += slots[COMPUTED, i] + n == slots[TOTAL, i]
+        if slots[DECODING, i]:
+            decodes += 1
+            context += slots[COMPUTED, i] + 1
+        else:
+            total += chunk_ticks(kinds, n, slots[COMPUTED, i])
+    if decodes == scheduled:
+        return context_ticks(kinds, DECODE_KV, slots, scheduled, context) + decode[decodes]
+    total += context_ticks(kinds, MIXED_KV, slots, scheduled, context)
+    return total + mixed_ticks(mixed, tokens) + rows[sampled] + sequence * scheduled
+
+
+@jit
+def advance(
+    slots: Array,
+    scheduled: Int,
+    hi: Int,
+    asked: Array,
+    told: Array,
+    tokens: Array,
+    offsets: Array,
+    arrive: Array,
+    state: Array,
+    rules: Array,
+) -> None:
+    """The step is over: count what was computed, hand out tokens, retire the finished, keep the order of the rest."""
+    kept = 0
+    for i in range(state[RUNNING]):
+        if i < scheduled:
+            n = slots[CHUNK, i]
+            slots[COMPUTED, i] += n
+            slots[ROOM, i] -= n
+            if slots[COMPUTED, i] == slots[TOTAL, i]:
+                r = slots[RID, i]
+                if slots[LEFT, i] > 0:
+                    slots[LEFT, i] -= 1
+                    emit(r, asked[OUTPUT, r] - slots[LEFT, i], hi, told, tokens, offsets)
+                if slots[DECODING, i]:
+                    state[CONTEXT] += 1
+                else:
+                    slots[DECODING, i] = 1
+                    state[PREFILLING] -= 1
+                    state[CONTEXT] += slots[COMPUTED, i] + 1
+                if slots[LEFT, i] == 0:
+                    state[CONTEXT] -= slots[COMPUTED, i] + 1
+                    state[HELD_BLOCKS] += blocks_held(slots, i, rules[BLOCK])
+                    state[HELD_SLOTS] += 1
+                    finish(r, hi, told, arrive, state, rules)
+                    continue
+                slots[TOTAL, i] += 1
+        if kept < i:
+            for j in range(7):
+                slots[j, kept] = slots[j, i]
+        kept += 1
+    state[RUNNING] = kept
+
+
+@jit
+def decode_steps(
+    slots: Array,
+    hi: Int,
+    lo: Int,
+    decode: Array,
+    kinds: Array,
+    asked: Array,
+    tokens: Array,
+    offsets: Array,
+    arrive: Array,
+    state: Array,
+    rules: Array,
+    samples: Array,
+    meter: Array,
+) -> tuple[Int, Int]:
+    """Steps in which every running request decodes, nobody can be admitted, finishes or needs a block that is not there.
+
+    Returns the clock; whatever comes next is a step of the general kind. The seam for jumping between events.
+    """
+    running = state[RUNNING]
+    full = running + state[HELD_SLOTS] >= rules[MAX_SEQS] or rules[BUDGET] <= running
+    left = slots[LEFT, 0]
+    for i in range(1, running):
+        left = min(left, slots[LEFT, i])
+    block = rules[BLOCK]
+    while left > 1:
+        if not full and (state[STACKED] > 0 or (state[NEXT] < state[ISSUED] and arrive[state[NEXT]] <= state[SEEN])):
+            break
+        need = 0
+        for i in range(running):
+            need += slots[ROOM, i] == 0
+        if need > state[FREE]:
+            break
+        started = hi
+        lo += context_ticks(kinds, DECODE_KV, slots, running, state[CONTEXT]) + decode[running]
+        hi += lo >> SUBTICK_BITS
+        lo &= SUBTICK_MASK
+        for i in range(running):
+            room = slots[ROOM, i]
+            slots[ROOM, i] = (block if room == 0 else room) - 1
+            slots[COMPUTED, i] += 1
+            slots[TOTAL, i] += 1
+            slots[LEFT, i] -= 1
+        if len(tokens) > 0:
+            for i in range(running):
+                r = slots[RID, i]
+                tokens[offsets[r] + asked[OUTPUT, r] - slots[LEFT, i] - 1] = hi
+        left -= 1
+        state[CONTEXT] += running
+        state[FREE] -= need
+        state[SEEN] = started if rules[LAG] else hi
+        state[STEPS] += 1
+        if state[HELD_SLOTS] > 0:
+            release(state)
+            full = running >= rules[MAX_SEQS] or rules[BUDGET] <= running
+        sample(hi, running, state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
+    return hi, lo
+
+
+# ---------------------------------------------------------------- the policies, one signature
+@jit
+def vllm_v1(
+    arrive: Array,
+    asked: Array,
+    rules: Array,
+    decode: Array,
+    mixed: Array,
+    rows: Array,
+    sequence: Int,
+    kinds: Array,
+    told: Array,
+    tokens: Array,
+    offsets: Array,
+    samples: Array,
+    meter: Array,
+    state: Array,
+    slots: Array,
+    stack: Array,
+) -> None:
+    """vLLM V1, first come first served (``vllm/v1/core/sched/scheduler.py``); the twin of `reference.vllm_v1`."""
+    hi = lo = 0
+    while state[DONE] < len(arrive):
+        if state[RUNNING] == 0:
+            release(state)
+            if state[STACKED] == 0 and arrive[state[NEXT]] > hi:
+                hi = arrive[state[NEXT]]
+                lo = 0
+            state[SEEN] = hi
+        elif state[PREFILLING] == 0 and state[RUNNING] <= rules[BUDGET]:
+            hi, lo = decode_steps(
+                slots, hi, lo, decode, kinds, asked, tokens, offsets, arrive, state, rules, samples, meter
+            )
+        scheduled, budget, lost = schedule_running(slots, stack, asked, told, state, rules, rules[BUDGET])
+        if lost == 0:
+            before = state[RUNNING]
+            schedule_waiting(slots, stack, asked, told, arrive, state, rules, budget, hi)
+            scheduled += state[RUNNING] - before
+        started = hi
+        lo += batch_ticks(slots, scheduled, state, decode, mixed, rows, sequence, kinds)
+        hi += lo >> SUBTICK_BITS
+        lo &= SUBTICK_MASK
+        state[SEEN] = started if rules[LAG] else hi
+        state[STEPS] += 1
+        release(state)
+        advance(slots, scheduled, hi, asked, told, tokens, offsets, arrive, state, rules)
+        if rules[LAG] == 0:
+            release(state)
+        sample(hi, state[RUNNING], state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
+
+
+@jit
+def take_fitting(
+    slots: Array, taken: Int, queue: Array, asked: Array, told: Array, arrive: Array, state: Array, rules: Array, hi: Int
+) -> Int:
+    """Fill slots from ``taken`` on with what fits now, prompt and whole output, in order of arrival; skip the rest.
+
+    ``queue`` holds the ``state[STACKED]`` requests that have arrived and wait. Returns how many slots are filled.
+    """
+    while state[NEXT] < state[ISSUED] and arrive[state[NEXT]] <= hi:
+        queue[state[STACKED]] = state[NEXT]
+        state[STACKED] += 1
+        state[NEXT] += 1
+    kept = 0
+    for i in range(state[STACKED]):
+        r = queue[i]
+        need = cdiv(asked[PROMPT, r] + asked[OUTPUT, r], rules[BLOCK])
+        if taken < rules[MAX_SEQS] and need <= state[FREE]:
+            state[FREE] -= need
+            told[ADMITTED, r] = hi
+            slots[RID, taken] = r
+            slots[COMPUTED, taken] = min(asked[CACHED, r], asked[PROMPT, r] - 1)
+            slots[TOTAL, taken] = asked[PROMPT, r]
+            slots[CHUNK, taken] = asked[PROMPT, r] - slots[COMPUTED, taken]
+            slots[LEFT, taken] = asked[OUTPUT, r]
+            slots[ROOM, taken] = need * rules[BLOCK] - slots[COMPUTED, taken]
+            slots[DECODING, taken] = 0
+            taken += 1
+        elif taken == rules[MAX_SEQS] and kept == i:
+            return taken
+        else:
+            queue[kept] = r
+            kept += 1
+    state[STACKED] = kept
+    return taken
+
+
+@jit
+def static(
+    arrive: Array,
+    asked: Array,
+    rules: Array,
+    decode: Array,
+    mixed: Array,
+    rows: Array,
+    sequence: Int,
+    kinds: Array,
+    told: Array,
+    tokens: Array,
+    offsets: Array,
+    samples: Array,
+    meter: Array,
+    state: Array,
+    slots: Array,
+    stack: Array,
+) -> None:
+    """Static batching: admitted together, padded to the longest, released together; the twin of `reference.static`."""
+    hi = lo = 0
+    while state[DONE] < len(arrive):
+        batch = take_fitting(slots, 0, stack[0], asked, told, arrive, state, rules, hi)
+        if batch == 0:
+            hi = arrive[state[NEXT]]
+            lo = 0
+            continue
+        longest = context = outputs = 0
+        for i in range(batch):
+            longest = max(longest, slots[CHUNK, i])
+            context = max(context, slots[TOTAL, i])
+            outputs = max(outputs, slots[LEFT, i])
+        lo += batch * (chunk_ticks(kinds, longest, context - longest) + sequence)
+        lo += mixed_ticks(mixed, longest * batch) + rows[batch]
+        state[STEPS] += 1
+        for generated in range(1, max(outputs, 1) + 1):
+            if generated > 1:
+                context += 1
+                state[STEPS] += 1
+                lo += decode[batch]
+                for k in range(kinds.shape[1]):
+                    lo += kinds[DECODE_KV, k] * batch * min(context, kinds[WINDOW, k])
+            hi += lo >> SUBTICK_BITS
+            lo &= SUBTICK_MASK
+            if generated == 1 or len(tokens) > 0:
+                for i in range(batch):
+                    if generated <= slots[LEFT, i]:
+                        emit(slots[RID, i], generated, hi, told, tokens, offsets)
+        for i in range(batch):
+            finish(slots[RID, i], hi, told, arrive, state, rules)
+        sample(hi, batch, state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
+        state[FREE] = rules[BLOCKS]
+
+
+@jit
+def continuous(
+    arrive: Array,
+    asked: Array,
+    rules: Array,
+    decode: Array,
+    mixed: Array,
+    rows: Array,
+    sequence: Int,
+    kinds: Array,
+    told: Array,
+    tokens: Array,
+    offsets: Array,
+    samples: Array,
+    meter: Array,
+    state: Array,
+    slots: Array,
+    stack: Array,
+) -> None:
+    """Continuous batching that reserves prompt + output on admission; the twin of `reference.continuous`."""
+    hi = lo = 0
+    while state[DONE] < len(arrive):
+        running = take_fitting(slots, state[RUNNING], stack[0], asked, told, arrive, state, rules, hi)
+        if running == 0:
+            hi = arrive[state[NEXT]]
+            lo = 0
+            continue
+        new = running - state[RUNNING]
+        state[RUNNING] = running
+        state[PREFILLING] += new
+        state[SEEN] = hi
+        for i in range(running - new):
+            slots[CHUNK, i] = 1
+        if new == 0:
+            hi, lo = decode_steps(
+                slots, hi, lo, decode, kinds, asked, tokens, offsets, arrive, state, rules, samples, meter
+            )
+            if state[RUNNING] < rules[MAX_SEQS] and state[NEXT] < state[ISSUED] and arrive[state[NEXT]] <= hi:
+                continue
+        lo += batch_ticks(slots, running, state, decode, mixed, rows, sequence, kinds)
+        hi += lo >> SUBTICK_BITS
+        lo &= SUBTICK_MASK
+        state[STEPS] += 1
+        advance(slots, running, hi, asked, told, tokens, offsets, arrive, state, rules)
+        release(state)
+        sample(hi, state[RUNNING], state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)

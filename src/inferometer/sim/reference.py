@@ -1,0 +1,298 @@
+"""The schedulers' rules in plain Python, one step at a time: the oracle that the compiled core must equal.
+
+Read `vllm_v1` beside engines.md 1.1: same order, same names. Nothing here is fast.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from inferometer.sim.rules import SAMPLE_INTERVAL, SAMPLES, SUBTICKS, Rules
+from inferometer.steptime.costs import StepCosts, half_pairs_of
+
+
+@dataclass(eq=False)
+class Request:
+    """A request on its way through the engine; times are ticks of 2**-40 s."""
+
+    id: int
+    prompt: int
+    output: int
+    cached: int
+    arrival: int
+    computed: int = 0
+    generated: int = 0
+    blocks: int = 0
+    chunk: int = 0
+    decoding: bool = False
+    admitted: int = -1
+    first: int = -1
+    last: int = -1
+    preemptions: int = 0
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and what was generated: what must be computed before the next token."""
+        return self.prompt + self.generated
+
+
+@dataclass
+class Outcome:
+    """What a reference run leaves: the requests, and the server's samples (time, running, waiting, used blocks, preemptions)."""
+
+    requests: list[Request]
+    samples: list[tuple[int, int, int, int, int]]
+    steps: int
+    preemptions: int
+
+
+class Arrivals:
+    """Requests not yet seen by the engine, in order; in a closed loop a finish lets the next one arrive."""
+
+    def __init__(self, requests: list[Request], rules: Rules) -> None:
+        self.all, self.rules = requests, rules
+        closed = rules.concurrency
+        self.issued = min(closed, len(requests)) if closed else len(requests)
+        self.next = 0
+
+    def finish(self, now: int) -> None:
+        """A client's request ended at ``now``: it thinks, then sends its next one."""
+        if self.issued < len(self.all):
+            self.all[self.issued].arrival = now + self.rules.think
+            self.issued += 1
+
+    def until(self, now: int) -> Iterator[Request]:
+        """Take what has arrived by ``now``."""
+        while self.next < self.issued and self.all[self.next].arrival <= now:
+            self.next += 1
+            yield self.all[self.next - 1]
+
+    def count(self, now: int) -> int:
+        """How many have arrived by ``now`` and were not taken."""
+        return sum(r.arrival <= now for r in self.all[self.next : self.issued])
+
+
+class Sampler:
+    """At most `SAMPLES` server samples: when full, every second one goes and the interval doubles."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int, int]] = []
+        self.due, self.interval = 0, SAMPLE_INTERVAL
+
+    def at(self, now: int, running: int, waiting: int, used: int, preemptions: int) -> None:
+        """Keep a sample if one is due."""
+        if now < self.due:
+            return
+        self.rows.append((now, running, waiting, used, preemptions))
+        if len(self.rows) == SAMPLES:
+            self.rows = self.rows[::2]
+            self.interval *= 2
+        self.due = now + self.interval
+
+
+def step_ticks(costs: StepCosts, contexts: list[int], chunks: list[tuple[int, int]], rows: int) -> int:
+    """Cost of a step in ticks of 2**-54 s: contexts of the decoding sequences, chunks as (start, tokens)."""
+    total = 0
+    for k in range(len(costs.window)):
+        window = int(costs.window[k])
+        total += int((costs.mixed_kv if chunks else costs.decode_kv)[k]) * sum(min(c, window) for c in contexts)
+        for start, tokens in chunks:
+            total += int(costs.pair[k]) * half_pairs_of(tokens, start, window)
+            total += int(costs.chunk_kv[k]) * min(start, window)
+    if not chunks:
+        return total + int(costs.decode[len(contexts)])
+    largest = len(costs.mixed) - 1
+    whole, rest = divmod(len(contexts) + sum(tokens for _, tokens in chunks), largest)
+    total += whole * int(costs.mixed[largest]) + (int(costs.mixed[rest]) if rest else 0)
+    return total + int(costs.rows[rows]) + costs.sequence * (len(contexts) + len(chunks))
+
+
+def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
+    """vLLM V1 (``vllm/v1/core/sched/scheduler.py:schedule``), first come first served, without prefix caching."""
+    arrivals, sampler = Arrivals(requests, rules), Sampler()
+    waiting: deque[Request] = deque()
+    running: list[Request] = []
+    leaving: list[Request] = []  # finished, but the asynchronous scheduler still holds their slot and blocks
+    now = seen = 0  # ticks of 2**-54 s; arrivals up to `seen` are visible to the scheduler
+    free = rules.blocks
+    steps = preemptions = done = 0
+
+    def cdiv(tokens: int) -> int:
+        return -(-tokens // rules.block_size)
+
+    def missing_blocks(r: Request, tokens: int) -> int:
+        return max(0, cdiv(r.computed + tokens) - r.blocks)
+
+    while done < len(requests):
+        if not running:
+            free += sum(r.blocks for r in leaving)
+            leaving = []
+            if not waiting and not arrivals.count(now // SUBTICKS):
+                now = requests[arrivals.next].arrival * SUBTICKS
+            seen = now
+        waiting.extend(arrivals.until(seen // SUBTICKS))
+
+        budget, preempted, i = rules.max_num_batched_tokens, False, 0
+        scheduled: list[Request] = []
+        while i < len(running) and budget > 0:  # A. running requests, in order of admission
+            r = running[i]
+            n = r.num_tokens - r.computed
+            if rules.long_prefill_token_threshold:
+                n = min(n, rules.long_prefill_token_threshold)
+            n = min(n, budget)
+            while missing_blocks(r, n) > free:
+                victim = running.pop()
+                free += victim.blocks
+                victim.blocks = victim.computed = 0
+                victim.decoding = False
+                victim.preemptions += 1
+                waiting.appendleft(victim)
+                preemptions, preempted = preemptions + 1, True
+                if victim is r:
+                    break
+            if i == len(running):
+                break
+            need = missing_blocks(r, n)
+            free, r.blocks, r.chunk, budget = free - need, r.blocks + need, n, budget - n
+            scheduled.append(r)
+            i += 1
+        while not preempted and budget > 0 and waiting and len(running) + len(leaving) < rules.max_num_seqs:  # B. waiting
+            r = waiting[0]
+            hit = min(r.cached, r.prompt - 1)
+            n = r.num_tokens - hit
+            if rules.long_prefill_token_threshold:
+                n = min(n, rules.long_prefill_token_threshold)
+            if not rules.enable_chunked_prefill and n > budget:
+                break
+            n = min(n, budget)
+            watermark = rules.watermark_blocks if running or leaving else 0
+            if rules.scheduler_reserve_full_isl and cdiv(r.num_tokens) + watermark > free:
+                break
+            if cdiv(hit + n) + watermark > free:
+                break
+            waiting.popleft()
+            running.append(r)
+            r.computed, r.chunk, r.blocks = hit, n, cdiv(hit + n)
+            free, budget = free - r.blocks, budget - n
+            if r.admitted < 0:
+                r.admitted = now // SUBTICKS
+            scheduled.append(r)
+
+        rows = sum(r.computed + r.chunk == r.num_tokens for r in scheduled)
+        started = now
+        contexts = [r.computed + 1 for r in scheduled if r.decoding]
+        now += step_ticks(costs, contexts, [(r.computed, r.chunk) for r in scheduled if not r.decoding], rows)
+        seen = started if rules.async_scheduling else now
+        steps += 1
+        free += sum(r.blocks for r in leaving)
+        leaving = []
+        for r in scheduled:
+            r.computed += r.chunk
+            if r.computed < r.num_tokens:
+                continue
+            r.decoding = True
+            if r.output:
+                r.generated += 1
+                r.tokens.append(now // SUBTICKS)
+                r.first = r.first if r.generated > 1 else now // SUBTICKS
+            if r.generated >= r.output:
+                r.last = now // SUBTICKS
+                done += 1
+                running.remove(r)
+                leaving.append(r)
+                arrivals.finish(now // SUBTICKS)
+        if not rules.async_scheduling:
+            free += sum(r.blocks for r in leaving)
+            leaving = []
+        used = rules.blocks - free
+        sampler.at(now // SUBTICKS, len(running), len(waiting) + arrivals.count(now // SUBTICKS), used, preemptions)
+    return Outcome(requests, sampler.rows, steps, preemptions)
+
+
+def take_fitting(queue: list[Request], slots: int, free: int, rules: Rules) -> list[Request]:
+    """Take from the queue, in order of arrival, what fits now with its whole output; skip what does not."""
+    taken = []
+    for r in list(queue):
+        r.blocks = -(-(r.prompt + r.output) // rules.block_size)
+        if len(taken) < slots and r.blocks <= free:
+            taken.append(r)
+            queue.remove(r)
+            free -= r.blocks
+    return taken
+
+
+def static(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
+    """Static batching: admitted together, padded to the longest prompt and the longest output, released together."""
+    arrivals, sampler = Arrivals(requests, rules), Sampler()
+    queue: list[Request] = []
+    now = steps = done = 0
+    while done < len(requests):
+        queue.extend(arrivals.until(now // SUBTICKS))
+        if not queue:
+            now = max(now, requests[arrivals.next].arrival * SUBTICKS)
+            continue
+        batch = take_fitting(queue, rules.max_num_seqs, rules.blocks, rules)
+        longest = max(r.prompt - min(r.cached, r.prompt - 1) for r in batch)
+        context = max(r.prompt for r in batch)
+        for r in batch:
+            r.admitted = now // SUBTICKS
+        now += step_ticks(costs, [], [(context - longest, longest)] * len(batch), len(batch))
+        steps += 1
+        for generated in range(1, max(r.output for r in batch) + 1):
+            if generated > 1:
+                context += 1
+                now += step_ticks(costs, [context] * len(batch), [], len(batch))
+                steps += 1
+            for r in batch:
+                if generated <= r.output:
+                    r.tokens.append(now // SUBTICKS)
+        for r in batch:
+            r.first = r.tokens[0] if r.output else -1
+            r.last = now // SUBTICKS
+            arrivals.finish(r.last)
+        done += len(batch)
+        waiting = len(queue) + arrivals.count(now // SUBTICKS)
+        sampler.at(now // SUBTICKS, len(batch), waiting, sum(r.blocks for r in batch), 0)
+    return Outcome(requests, sampler.rows, steps, 0)
+
+
+def continuous(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
+    """Continuous batching that reserves prompt + output on admission: arrive, retire, admit, step."""
+    arrivals, sampler = Arrivals(requests, rules), Sampler()
+    queue: list[Request] = []
+    running: list[Request] = []
+    now = steps = done = 0
+    free = rules.blocks
+    while done < len(requests):
+        queue.extend(arrivals.until(now // SUBTICKS))
+        if not queue and not running:
+            now = max(now, requests[arrivals.next].arrival * SUBTICKS)
+            continue
+        admitted = take_fitting(queue, rules.max_num_seqs - len(running), free, rules)
+        for r in admitted:
+            r.admitted, r.computed = now // SUBTICKS, min(r.cached, r.prompt - 1)
+        free -= sum(r.blocks for r in admitted)
+        contexts = [r.prompt + r.generated for r in running]
+        running += admitted
+        now += step_ticks(costs, contexts, [(r.computed, r.prompt - r.computed) for r in admitted], len(running))
+        steps += 1
+        for r in list(running):
+            if r.output:
+                r.generated += 1
+                r.tokens.append(now // SUBTICKS)
+                r.first = r.tokens[0]
+            if r.generated >= r.output:
+                r.last = now // SUBTICKS
+                done += 1
+                running.remove(r)
+                free += r.blocks
+                arrivals.finish(r.last)
+        waiting = len(queue) + arrivals.count(now // SUBTICKS)
+        sampler.at(now // SUBTICKS, len(running), waiting, rules.blocks - free, 0)
+    return Outcome(requests, sampler.rows, steps, 0)
+
+
+POLICIES = {"vllm-v1": vllm_v1, "static": static, "continuous": continuous}
