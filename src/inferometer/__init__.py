@@ -1,0 +1,116 @@
+"""Inferometer: what will this server of language models do under this load, and was I right?
+
+Read these files first, in this order:
+
+1. ``specs/deployment.py`` and ``specs/workload.py``: what is served, on what, under which load.
+2. ``prediction/predict.py``: the main path, from a study to its memory, roofline and simulated points.
+3. ``steptime/memory.py`` and ``steptime/costs.py``: what fits, and what one engine step costs.
+4. ``sim/reference.py``: the scheduler's rules in plain Python; ``sim/core.py`` is the same, compiled.
+5. ``records/run.py`` and ``records/metrics.py``: what a simulation, a benchmark or a file turns into.
+6. ``scoring/score.py``: a prediction beside a measurement.
+
+The public names are those of ``__all__``. Each is imported when first used, so ``import inferometer`` costs nothing.
+
+>>> import inferometer as im
+>>> im.chip("a100-sxm4-80gb").memory_bytes // 2**30
+80
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferometer.errors import InferometerError, InputError
+    from inferometer.prediction.predict import Prediction, predict
+    from inferometer.records.importers import load
+    from inferometer.records.metrics import Summary, sweep_goodput
+    from inferometer.records.run import Run
+    from inferometer.scoring.score import Score, score
+    from inferometer.sim.simulate import simulate
+    from inferometer.sim.ticks import simulate_ticks
+    from inferometer.specs.chip import Chip, chip
+    from inferometer.specs.deployment import Deployment
+    from inferometer.specs.model import Model, model
+    from inferometer.specs.slo import Slo
+    from inferometer.specs.study import Study, load_study
+    from inferometer.specs.workload import Workload
+    from inferometer.steptime.costs import StepCosts
+    from inferometer.steptime.memory import Memory, memory
+    from inferometer.steptime.roofline import Roofline, roofline
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Chip",
+    "Deployment",
+    "InferometerError",
+    "InputError",
+    "Memory",
+    "Model",
+    "Prediction",
+    "Roofline",
+    "Run",
+    "Score",
+    "Slo",
+    "StepCosts",
+    "Study",
+    "Summary",
+    "Workload",
+    "chip",
+    "load",
+    "load_study",
+    "memory",
+    "model",
+    "predict",
+    "roofline",
+    "score",
+    "simulate",
+    "simulate_ticks",
+    "sweep_goodput",
+]
+
+_HOME = {
+    "Chip": "specs.chip",
+    "Deployment": "specs.deployment",
+    "InferometerError": "errors",
+    "InputError": "errors",
+    "Memory": "steptime.memory",
+    "Model": "specs.model",
+    "Prediction": "prediction.predict",
+    "Roofline": "steptime.roofline",
+    "Run": "records.run",
+    "Score": "scoring.score",
+    "Slo": "specs.slo",
+    "StepCosts": "steptime.costs",
+    "Study": "specs.study",
+    "Summary": "records.metrics",
+    "Workload": "specs.workload",
+    "chip": "specs.chip",
+    "load": "records.importers",
+    "load_study": "specs.study",
+    "memory": "steptime.memory",
+    "model": "specs.model",
+    "predict": "prediction.predict",
+    "roofline": "steptime.roofline",
+    "score": "scoring.score",
+    "simulate": "sim.simulate",
+    "simulate_ticks": "sim.ticks",
+    "sweep_goodput": "records.metrics",
+}
+"""The module that holds each public name, below this package."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not, beside what the module itself holds."""
+    return sorted({*globals(), *__all__})

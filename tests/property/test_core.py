@@ -85,15 +85,22 @@ def both(name: str, case: tuple[Rules, StepCosts, np.ndarray, np.ndarray]) -> tu
     rules = rules_for(policy, rules)
     fitting = fits(policy, rules, asked[0], asked[1])
     arrive, asked = arrive[fitting], np.ascontiguousarray(asked[:, fitting])
-    requests = [Request(i, int(p), int(o), int(c), int(a)) for i, (p, o, c, a) in enumerate(zip(*asked, arrive, strict=True))]
-    return rules, asked, run_kernel(policy, rules, costs, arrive, asked, token_times=True), REFERENCE[name](requests, rules, costs)
+    requests = [
+        Request(i, int(p), int(o), int(c), int(a)) for i, (p, o, c, a) in enumerate(zip(*asked, arrive, strict=True))
+    ]
+    return (
+        rules,
+        asked,
+        run_kernel(policy, rules, costs, arrive, asked, token_times=True),
+        REFERENCE[name](requests, rules, costs),
+    )
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @settings(max_examples=1000)
 @given(case=cases())
 def test_core_equals_reference(name: str, case: tuple[Rules, StepCosts, np.ndarray, np.ndarray]) -> None:
-    rules, asked, trace, outcome = both(name, case)
+    _, _, trace, outcome = both(name, case)
     told = outcome.requests
     assert trace.arrive[: len(told)].tolist() == [r.arrival for r in told]
     assert trace.admitted.tolist() == [r.admitted for r in told]

@@ -1,0 +1,1 @@
+"""Runs, what is measured on them, and the files they come from."""

@@ -1,0 +1,1 @@
+"""Predictions, runs and scores as people read them."""

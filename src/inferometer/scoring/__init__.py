@@ -1,0 +1,1 @@
+"""A prediction beside a measurement."""

@@ -1,0 +1,1 @@
+"""What the engine does with a workload: compiled schedulers, and the same rules in plain Python."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 import numba as nb
-import numpy as np
 
 from inferometer.sim.rules import SAMPLES, SUBTICKS
 
@@ -24,8 +23,11 @@ Array = Any
 Int = Any
 
 RID, COMPUTED, TOTAL, LEFT, ROOM, CHUNK, DECODING = range(7)
-"""Request, tokens computed, tokens to compute, outputs to come, free places in its blocks, this step's tokens, has it a token."""
-RUNNING, STACKED, FREE, HELD_SLOTS, HELD_BLOCKS, NEXT, ISSUED, DONE, STEPS, PREEMPTIONS, PREFILLING, CONTEXT, SEEN = range(13)
+"""Rows of ``slots``: request, tokens computed, tokens to compute, outputs to come, free places in its blocks,
+this step's tokens, and whether it has given a token since it was admitted."""
+RUNNING, STACKED, FREE, HELD_SLOTS, HELD_BLOCKS, NEXT, ISSUED, DONE, STEPS, PREEMPTIONS, PREFILLING, CONTEXT, SEEN = (
+    range(13)
+)
 N_STATE = 13
 (
     MAX_SEQS,
@@ -52,7 +54,7 @@ SUBTICK_BITS = 14
 SUBTICK_MASK = (1 << SUBTICK_BITS) - 1
 assert SUBTICKS == 1 << SUBTICK_BITS
 
-jit = nb.njit(cache=True, error_model="numpy", _nrt=False)
+jit: Any = nb.njit(cache=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]  # no reference counts
 
 
 @jit
@@ -187,7 +189,10 @@ def preempt_last(slots: Array, stack: Array, asked: Array, told: Array, state: A
 def schedule_running(
     slots: Array, stack: Array, asked: Array, told: Array, state: Array, rules: Array, budget: Int
 ) -> tuple[Int, Int, Int]:
-    """Part A: running requests take tokens and blocks in order of admission. Returns scheduled, budget left, preempted."""
+    """Part A: running requests take tokens and blocks in order of admission.
+
+    Returns how many are scheduled, the budget left, and how many were preempted.
+    """
     i = 0
     before = state[PREEMPTIONS]
     while i < state[RUNNING] and budget > 0:
@@ -222,7 +227,7 @@ def schedule_waiting(
     budget: Int,
     hi: Int,
 ) -> None:
-    """Part B: the queue's head is admitted while budget, slots and blocks last; whoever does not fit blocks the rest."""
+    """Part B: the queue's head is admitted while budget, slots and blocks last; who does not fit blocks the rest."""
     block = rules[BLOCK]
     while budget > 0 and state[RUNNING] + state[HELD_SLOTS] < rules[MAX_SEQS]:
         resumed = state[STACKED] > 0
@@ -353,7 +358,7 @@ def decode_steps(
     samples: Array,
     meter: Array,
 ) -> tuple[Int, Int]:
-    """Steps in which every running request decodes, nobody can be admitted, finishes or needs a block that is not there.
+    """Steps in which all running requests decode and nobody can be admitted, finishes or lacks a block.
 
     Returns the clock; whatever comes next is a step of the general kind. The seam for jumping between events.
     """
@@ -450,7 +455,15 @@ def vllm_v1(
 
 @jit
 def take_fitting(
-    slots: Array, taken: Int, queue: Array, asked: Array, told: Array, arrive: Array, state: Array, rules: Array, hi: Int
+    slots: Array,
+    taken: Int,
+    queue: Array,
+    asked: Array,
+    told: Array,
+    arrive: Array,
+    state: Array,
+    rules: Array,
+    hi: Int,
 ) -> Int:
     """Fill slots from ``taken`` on with what fits now, prompt and whole output, in order of arrival; skip the rest.
 

@@ -105,9 +105,13 @@ def run_kernel(
 
 
 def rules_for(policy: Policy, rules: Rules) -> Rules:
-    """The rules as this policy sees them: the founding batchers have neither token budget nor lag."""
+    """The rules as this policy sees them.
+
+    The founding batchers have neither token budget nor lag. A real engine's client answers after the instant at which
+    its request ended, when the next step has been scheduled: by one recorded tick at least.
+    """
     if not policy.reserves_output:
-        return rules
+        return msgspec.structs.replace(rules, think=max(1, rules.think))
     return msgspec.structs.replace(
         rules,
         max_num_batched_tokens=1 << 40,
@@ -125,5 +129,3 @@ def fits(policy: Policy, rules: Rules, prompt: Ints, output: Ints) -> NDArray[np
     if not rules.enable_chunked_prefill:
         fitting &= held <= rules.max_num_batched_tokens
     return np.asarray(fitting)
-
-

@@ -41,7 +41,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """What a reference run leaves: the requests, and the server's samples (time, running, waiting, used blocks, preemptions)."""
+    """What a reference run leaves; samples are (time, running, waiting, used blocks, preemptions so far)."""
 
     requests: list[Request]
     samples: list[tuple[int, int, int, int, int]]
@@ -159,7 +159,9 @@ def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
             free, r.blocks, r.chunk, budget = free - need, r.blocks + need, n, budget - n
             scheduled.append(r)
             i += 1
-        while not preempted and budget > 0 and waiting and len(running) + len(leaving) < rules.max_num_seqs:  # B. waiting
+        while (
+            not preempted and budget > 0 and waiting and len(running) + len(leaving) < rules.max_num_seqs
+        ):  # B. waiting
             r = waiting[0]
             hit = min(r.cached, r.prompt - 1)
             n = r.num_tokens - hit
@@ -214,7 +216,7 @@ def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
 
 def take_fitting(queue: list[Request], slots: int, free: int, rules: Rules) -> list[Request]:
     """Take from the queue, in order of arrival, what fits now with its whole output; skip what does not."""
-    taken = []
+    taken: list[Request] = []
     for r in list(queue):
         r.blocks = -(-(r.prompt + r.output) // rules.block_size)
         if len(taken) < slots and r.blocks <= free:

@@ -78,7 +78,8 @@ def simulate_ticks(
         InputError: an unknown policy, a repeated id, a negative number.
 
     >>> import inferometer as im
-    >>> jobs = [dict(id=f"r{i}", arrival_tick=0, prompt_tokens=512, output_tokens=n) for i, n in enumerate((400, 20, 20))]
+    >>> job = dict(arrival_tick=0, prompt_tokens=512)
+    >>> jobs = [job | dict(id=f"r{i}", output_tokens=n) for i, n in enumerate((400, 20, 20))]
     >>> im.simulate_ticks(jobs, "static", max_batch=2, kv_budget_bytes=2**40, kv_bytes_per_token=1).total_ticks
     420
     >>> im.simulate_ticks(jobs, "continuous", max_batch=2, kv_budget_bytes=2**40, kv_bytes_per_token=1).total_ticks
@@ -118,7 +119,7 @@ class _Queue:
 
     def admit(self, slots: int) -> list[TickRequest]:
         """Take, in order of arrival, what fits now."""
-        taken = []
+        taken: list[TickRequest] = []
         for r in list(self.waiting):
             if len(taken) < slots and self.reserved + self.kv_bytes(r) <= self.budget:
                 self.waiting.remove(r)

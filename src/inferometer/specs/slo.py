@@ -5,10 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from inferometer.errors import InputError
+from inferometer.specs.checks import is_number
 
 
 class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits on a request's latencies, in seconds, and the share of requests that must meet all of them.
+
+    Raises:
+        InputError: a limit that is not a finite number above 0, a share that is not above 0 and at most 1.
 
     >>> Slo(ttft_s=0.5, tpot_s=0.05).attainment
     0.99
@@ -23,9 +27,9 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def __post_init__(self) -> None:
         """Refuse limits that no request could meet and shares that are none."""
         for name, value in self.limits().items():
-            if value <= 0:
+            if not is_number(value) or value <= 0:
                 raise InputError(f"slo.{name}", value, "a time above 0 s")
-        if not 0 < self.attainment <= 1:
+        if not is_number(self.attainment) or not 0 < self.attainment <= 1:
             raise InputError("slo.attainment", self.attainment, "a share above 0, at most 1")
 
     def limits(self) -> dict[str, float]:

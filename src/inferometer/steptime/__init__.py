@@ -1,0 +1,1 @@
+"""What fits in memory and what one engine step costs."""

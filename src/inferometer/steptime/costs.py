@@ -7,15 +7,25 @@ coefficients, each rounded to ticks once, so adding steps up in another order ch
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from inferometer.specs.chip import Chip
+from inferometer.specs.deployment import Deployment
+from inferometer.specs.engine import EngineFlags, cudagraph_sizes
+from inferometer.steptime.efficiencies import Bound, Efficiencies, efficiencies
+from inferometer.steptime.ops import RankOps, rank_ops
 
 TICKS_PER_S = 2.0**54
 NO_WINDOW = 1 << 40
 """Stands for "the whole context" where a window is asked for."""
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 def ticks(seconds: float) -> int:
@@ -29,8 +39,8 @@ class StepCosts(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     A step of ``n`` decoding sequences and no prefill costs
     ``decode[n] + sum_k kinds.decode_kv[k] * context_k``; a step that carries prefill chunks costs
     ``mixed[T] + rows[r] + sequence * s + sum_k (mixed_kv * context_k + pair * half_pairs_k + chunk_kv * start_k)``
-    with T tokens in all, r sampled rows, s sequences. ``context_k`` is the summed context of the decoding sequences, each
-    capped at ``window[k]``; ``half_pairs_k`` is twice the (query, key) pairs of the chunks under that window;
+    with T tokens in all, r sampled rows, s sequences. ``context_k`` is the summed context of the decoding sequences,
+    each capped at ``window[k]``; ``half_pairs_k`` is twice the (query, key) pairs of the chunks under that window;
     ``start_k`` the tokens before each chunk, capped.
     """
 
@@ -74,6 +84,197 @@ class StepCosts(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def half_pairs_of(tokens: int, start: int, window: int) -> int:
-    """Twice the (query, key) pairs of a chunk of ``tokens`` after ``start``, each query seeing at most ``window`` keys."""
+    """Twice the (query, key) pairs of ``tokens`` after ``start``, each query seeing at most ``window`` keys."""
     inside = min(max(window - start, 0), tokens)
     return 2 * inside * start + inside * (inside + 1) + 2 * (tokens - inside) * window
+
+
+# ---------------------------------------------------------------- the specification-sheet model
+RATE_FALLBACK = {"fp4": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp16", "fp16": "bf16", "fp32": "bf16"}
+"""Where a chip has no unit for a format, the format its products run in instead (weights are widened on the fly)."""
+SAMPLER_BYTES_PER_LOGIT = 8
+"""fp32 logits, read and written once; agrees with the sampler rows of the RTX PRO 6000 kernel tables."""
+
+
+def peak_flops_per_s(chip: Chip, number_format: str) -> float:
+    """Dense FLOP/s of a chip in a number format; without a unit for it, in the wider one that it falls back to."""
+    wanted = number_format
+    for _ in RATE_FALLBACK:
+        if wanted in chip.flops_per_s:
+            return chip.flops_per_s[wanted]
+        wanted = RATE_FALLBACK[wanted]
+    return max(chip.flops_per_s.values())
+
+
+def sheet_costs(deployment: Deployment, bound: Bound = "value") -> StepCosts:
+    """Step costs from the specification sheet and the family's efficiencies; nothing of the user's is measured.
+
+    Formulas: ``docs/explanation/step-time.md``. A table entry is rounded to ticks once.
+
+    Args:
+        deployment: model, chips and flags; all layers must be known.
+        bound: the estimate, or every constant at its slow or fast end.
+
+    Raises:
+        ConfigError: the model was given by its few figures, so its layers are not known.
+    """
+    return SheetModel(deployment, efficiencies(deployment.chip, bound)).costs()
+
+
+class SheetModel:
+    """The terms of a step, in seconds, each a function of tokens or rows; `costs` tabulates them."""
+
+    def __init__(self, deployment: Deployment, eff: Efficiencies) -> None:
+        self.dep, self.eff = deployment, eff
+        self.chip: Chip = deployment.chip
+        self.flags: EngineFlags = deployment.resolved()
+        self.ops: RankOps = rank_ops(deployment)
+        self.pp = deployment.pipeline_parallel_size
+
+    def costs(self) -> StepCosts:
+        """Tabulate everything."""
+        seqs = np.arange(self.flags.max_num_seqs + 1)
+        tokens = np.arange(self.flags.max_num_batched_tokens + 1)
+        decode = self.layers_s(self.padded(seqs)) + self.head_s(seqs) + self.sequence_s() * seqs
+        decode[0] = self.eff.step_s
+        kinds = self.attention()
+        as_ticks = partial(np.asarray, dtype=np.int64)
+        return StepCosts(
+            decode=_ticks(decode),
+            mixed=_ticks(self.layers_s(self.padded(tokens)) + self.prefill_overhead_s()),
+            rows=_ticks(self.head_s(seqs)),
+            sequence=ticks(self.sequence_s()),
+            window=as_ticks([w for w, *_ in kinds]),
+            decode_kv=as_ticks([ticks(d) for _, d, *_ in kinds]),
+            mixed_kv=as_ticks([ticks(m) for _, _, m, *_ in kinds]),
+            pair=as_ticks([ticks(p / 2) for *_, p, _ in kinds]),
+            chunk_kv=as_ticks([ticks(c) for *_, c in kinds]),
+            origin=f"specification sheet, efficiencies of family {self.chip.family or 'default'!r}",
+        )
+
+    def padded(self, tokens: NDArray[np.int64]) -> Floats:
+        """Tokens rounded up to a captured CUDA graph, then spread over the micro-batches of a pipeline."""
+        sizes = np.array(cudagraph_sizes(self.flags) or (0,))
+        at = np.searchsorted(sizes, np.minimum(tokens, sizes[-1]))
+        padded = np.where(tokens <= sizes[-1], sizes[at], tokens)
+        return np.ceil(np.maximum(padded, tokens) / self.pp)
+
+    def layers_s(self, tokens: Floats) -> Floats:
+        """All layers but attention over the context, with communication and the engine's own time."""
+        return self.dense_s(tokens) + self.experts_s(tokens) + self.communication_s(tokens) + self.fixed_s(tokens)
+
+    def dense_s(self, tokens: Floats) -> Floats:
+        """Linear layers: smooth maximum of reading the weights and of the FLOPs."""
+        read = self.ops.dense_weight_bytes / (self.chip.bandwidth_bytes_per_s * self.eff.weight_read)
+        flops = tokens * self.ops.dense_flops_per_token / (self.rate(self.ops.compute_format) * self.eff.mfu)
+        return self.smooth_max(read, flops) / self.fp4_penalty(self.ops.weight_format)
+
+    def experts_s(self, tokens: Floats) -> Floats:
+        """Routed experts: those that the step's tokens are expected to hit are read once."""
+        ops, eff, dep = self.ops, self.eff, self.dep
+        if not ops.moe_layers:
+            return np.zeros_like(tokens)
+        together = tokens * (dep.data_parallel_size if dep.enable_expert_parallel else 1)
+        share = ops.experts_per_token / ops.experts
+        distinct = ops.experts * (1 - (1 - share) ** (eff.routing_skew * together))
+        distinct = np.where(together > 0, np.maximum(distinct, ops.experts_per_token), 0)
+        holders = ops.experts_ranks if dep.enable_expert_parallel else 1
+        read_bytes = ops.moe_layers * distinct * ops.expert_weight_bytes / holders
+        read = read_bytes / (self.chip.bandwidth_bytes_per_s * eff.expert_read)
+        flops = together * ops.expert_flops_per_token / ops.experts_ranks
+        compute = flops / (self.rate(ops.expert_format) * eff.mfu_expert)
+        uneven = eff.expert_imbalance if dep.enable_expert_parallel and holders > 1 else 1.0
+        return self.smooth_max(read, compute) * uneven / self.fp4_penalty(ops.expert_weight_format)
+
+    def communication_s(self, tokens: Floats) -> Floats:
+        """Two all-reduces a layer (tensor parallel), two all-to-alls a MoE layer (expert parallel), pipeline hops."""
+        ops, eff, tp, dp = self.ops, self.eff, self.dep.tensor_parallel_size, self.dep.data_parallel_size
+        message = tokens * ops.hidden_bytes / (self.link() * eff.link_share)
+        total = np.zeros_like(tokens)
+        if tp > 1:
+            latency = eff.allreduce_pcie_s if self.chip.link_kind in ("pcie", "none") else eff.allreduce_s
+            latency *= 1 + eff.allreduce_growth * np.log2(tp / 2)
+            total = total + 2 * ops.layers * (latency + message * 2 * (tp - 1) / tp)
+        if dp > 1 and self.dep.enable_expert_parallel and ops.moe_layers:
+            ranks = ops.experts_ranks
+            total = total + 2 * ops.moe_layers * (eff.alltoall_s + message * 1.5 * (ranks - 1) / ranks)
+        return total + (self.pp - 1) * (eff.hop_s + message)
+
+    def fixed_s(self, tokens: Floats) -> Floats:
+        """Small kernels of every layer, activations through memory, the engine's own time a step."""
+        ops, eff = self.ops, self.eff
+        floor = ops.layers * eff.layer_s + ops.moe_layers * eff.moe_layer_s + ops.mla_layers * eff.mla_layer_s
+        floor += ops.sparse_layers * eff.sparse_layer_s + ops.recurrent_layers * eff.recurrent_layer_s
+        moved = ops.activation_bytes_per_token + ops.kv_write_bytes_per_token
+        return eff.step_s + floor + eff.activation_traffic * tokens * moved / self.chip.bandwidth_bytes_per_s
+
+    def head_s(self, rows: NDArray[np.int64]) -> Floats:
+        """lm_head on sampled rows, and the sampler's passes over the logits."""
+        ops, tp = self.ops, self.dep.tensor_parallel_size
+        read = ops.head_weight_bytes / (self.chip.bandwidth_bytes_per_s * self.eff.weight_read)
+        flops = rows * ops.head_flops_per_row / (self.rate("bf16") * self.eff.mfu)
+        logits = rows * self.dep.model.vocab_size * SAMPLER_BYTES_PER_LOGIT / self.chip.bandwidth_bytes_per_s
+        gather = 0.0 if tp == 1 else rows * self.dep.model.vocab_size * 2 / (self.link() * self.eff.link_share)
+        return np.where(rows > 0, self.smooth_max(read, flops) + logits + gather, 0.0)
+
+    def sequence_s(self) -> float:
+        """A sequence and step: the engine's bookkeeping, and recurrent state read and written."""
+        state = 2 * self.ops.state_bytes_per_sequence / (self.chip.bandwidth_bytes_per_s * self.eff.kv_read)
+        return self.eff.sequence_s + state
+
+    def prefill_overhead_s(self) -> float:
+        """What a step pays once for carrying any prefill."""
+        return self.eff.prefill_step_s + self.ops.layers * self.eff.prefill_layer_s
+
+    def attention(self) -> list[tuple[int, float, float, float, float]]:
+        """By kind of layer: window, and seconds for each of the four `StepCosts` coefficients of it."""
+        ops, eff, pp = self.ops, self.eff, self.pp
+        bandwidth, rate = self.chip.bandwidth_bytes_per_s, self.rate("bf16")
+        by_window: dict[int, float] = {}
+        for read in ops.kv_reads:
+            key = read.window or NO_WINDOW
+            by_window[key] = by_window.get(key, 0.0) + read.bytes_per_token
+        if ops.mla_layers or not by_window:
+            by_window.setdefault(NO_WINDOW, 0.0)
+        kinds = []
+        for window, read_bytes in sorted(by_window.items()):
+            pair = self.pair_flops(window, by_window) / (rate * eff.mfu_attention)
+            decode = read_bytes / (bandwidth * eff.kv_read)
+            mixed = max(read_bytes / (bandwidth * eff.kv_read_mixed), pair * eff.mixed_query_rows)
+            chunk = read_bytes / (bandwidth * eff.chunk_kv_read)
+            if window == NO_WINDOW and ops.mla_layers:
+                latent = ops.mla_read_bytes_per_token / (bandwidth * eff.mla_read)
+                absorbed = ops.mla_flops_per_token / (rate * eff.mfu_mla)
+                both = float(self.smooth_max(latent, np.array(absorbed)))
+                decode, mixed, chunk = decode + both, mixed + both, chunk + latent
+            kinds.append((window, decode / pp, mixed / pp, pair / pp, chunk / pp))
+        return kinds
+
+    def pair_flops(self, window: int, by_window: dict[int, float]) -> float:
+        """FLOPs a (query, key) pair of the layers with this window (windowed kinds share theirs by KV bytes)."""
+        if window == NO_WINDOW:
+            return self.ops.attention_flops_per_pair - self.ops.window_flops_per_pair
+        windowed = sum(b for w, b in by_window.items() if w != NO_WINDOW)
+        return self.ops.window_flops_per_pair * by_window[window] / windowed
+
+    def smooth_max(self, read: Any, flops: Any) -> Floats:
+        """(a^p + b^p)^(1/p): near the larger of the two, above it where they are alike."""
+        p = self.eff.smooth_max
+        return np.asarray((np.asarray(read) ** p + flops**p) ** (1 / p))
+
+    def rate(self, number_format: str) -> float:
+        """Dense FLOP/s of the chip in a format, or in the one it falls back to."""
+        return peak_flops_per_s(self.chip, number_format)
+
+    def link(self) -> float:
+        """Chip-to-chip bytes a second, one way: the node's link, else PCIe, else PCIe 4 x16."""
+        return self.chip.link_bytes_per_s or self.chip.pcie_bytes_per_s or 32e9
+
+    def fp4_penalty(self, weight_format: str) -> float:
+        """Hopper has no fp4 units: 4-bit weights are unpacked in software."""
+        four_bit = weight_format in ("int4", "mxfp4", "nvfp4")
+        return self.eff.fp4_on_hopper if four_bit and self.chip.family == "hopper" else 1.0
+
+
+def _ticks(seconds: Floats) -> Ints:
+    return np.rint(seconds * TICKS_PER_S).astype(np.int64)

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import msgspec
 
+from inferometer.errors import InputError
 from inferometer.specs.deployment import Deployment
+from inferometer.specs.model import Attention, Block, Mla, Mlp, Model, Moe, Quantization, Recurrent
+from inferometer.steptime.weights import (
+    Kind,
+    Split,
+    Tensor,
+    active_parameters,
+    block_tensors,
+    is_quantized,
+    kv_heads_per_rank,
+    model_tensors,
+    stored_quantization,
+    tensor_bytes,
+    unquantized_bytes,
+)
+
+INDEXER_BYTES_PER_KEY = 4
+"""The sparse-attention indexer caches one fp8 key and one fp32 scale a token (vLLM's DeepseekV32IndexerCache)."""
 
 
 class KvRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,17 +66,18 @@ class RankOps(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks among which the experts' work is divided (tp, or tp x dp with expert parallelism)."""
     # attention
     kv_reads: tuple[KvRead, ...]
-    """Softmax attention layers (not MLA), by window."""
+    """Softmax attention layers (not MLA), by window; of sparse MLA layers the latents that are chosen."""
     mla_read_bytes_per_token: float
-    """Latent bytes a token of context over all MLA layers, whole latent on each rank."""
+    """Latent bytes a token of context over all MLA layers, whole latent on each rank; of sparse ones indexer keys."""
     mla_flops_per_token: float
-    """Absorbed decode FLOPs a token of context: 2 n_q/tp (2 kv_lora + rope), over all MLA layers."""
+    """Absorbed decode FLOPs a token of context: 2 n_q/tp (2 kv_lora + rope), over all MLA layers; of sparse ones the
+    indexer's scores."""
     attention_flops_per_pair: float
     """Prefill FLOPs a (query, key) pair over all layers: 4 n_q d / tp, MLA 2 n_q (nope + rope + v) / tp."""
     window_flops_per_pair: float
     """The part of ``attention_flops_per_pair`` in windowed layers."""
     state_bytes_per_sequence: float
-    """Recurrent state read and written a sequence and step, on one rank."""
+    """Size of the recurrent state that is read and written a sequence and step, on one rank (traffic is twice that)."""
     kv_write_bytes_per_token: float
     activation_bytes_per_token: float
     """step-time.md's activation_bytes a token and rank, bf16."""
@@ -73,5 +95,223 @@ class RankOps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rank_ops(deployment: Deployment) -> RankOps:
-    """What one rank does in a step of `deployment`; see engines.md section 5 and step-time.md."""
-    raise NotImplementedError
+    """What one rank does in a step of `deployment`; see engines.md section 5 and step-time.md.
+
+    Raises:
+        InputError: the model is given by its few figures, so its layers are not known.
+
+    >>> import inferometer as im
+    >>> ops = rank_ops(im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb")))
+    >>> ops.kv_write_bytes_per_token
+    147456.0
+    """
+    model = deployment.model
+    if not model.blocks:
+        raise InputError.because(
+            f"{model.name} is given by its few figures: step costs need its config.json (memory and roofline do not)"
+        )
+    return RankOps(**_linear(deployment), **_experts(deployment), **_attention(deployment), **_counts(deployment))
+
+
+def _linear(deployment: Deployment) -> dict[str, Any]:
+    model, split = deployment.model, Split.of(deployment)
+    quantization, element = stored_quantization(model, deployment), unquantized_bytes(model, deployment)
+    tensors = list(model_tensors(model, split))
+    dense = [t for t in tensors if t.kind not in ("embedding", "head", "expert")]
+    matrices = sum(t.elements for t in dense if t.kind != "vector")
+    head = Tensor(kind="head", outputs=math.ceil(model.vocab_size / split.tp), inputs=model.hidden_size)
+    weights, compute = _formats(deployment, quantization, "mlp" if _has(model, Mlp) else "attention")
+    return {
+        "dense_weight_bytes": float(sum(tensor_bytes(t, quantization, element) for t in dense)),
+        "dense_flops_per_token": 2.0 * matrices + _recurrence(model, split.tp),
+        "compute_format": compute,
+        "weight_format": weights,
+        "head_weight_bytes": float(tensor_bytes(head, quantization, element)),
+        "head_flops_per_row": 2.0 * head.elements,
+    }
+
+
+def _recurrence(model: Model, tp: int) -> float:
+    mixers = ((b.count, b.mixer) for b in model.blocks if isinstance(b.mixer, Recurrent))
+    return sum(count * mixer.flops_per_token for count, mixer in mixers) / tp
+
+
+def _has(model: Model, kind: type) -> bool:
+    return any(isinstance(b.mlp, kind) for b in model.blocks)
+
+
+def _formats(deployment: Deployment, q: Quantization | None, kind: Kind) -> tuple[str, str]:
+    """How matrices of a kind are stored, and the format their products run in on this chip."""
+    plain = deployment.activation_dtype
+    if q is None or not is_quantized(kind, q):
+        return plain, plain
+    # a chip without units for the activations' format runs the products in 16 bits (weight-only kernels)
+    runs = q.activations if q.activations != "bf16" and q.activations in deployment.chip.flops_per_s else plain
+    return q.weights, runs
+
+
+def _experts(deployment: Deployment) -> dict[str, Any]:
+    model, split = deployment.model, Split.of(deployment)
+    quantization, element = stored_quantization(model, deployment), unquantized_bytes(model, deployment)
+    blocks = [b for b in model.blocks if isinstance(b.mlp, Moe)]
+    weights, compute = _formats(deployment, quantization, "expert")
+    moe = blocks[0].mlp if blocks else None
+    one = 0.0
+    if blocks and isinstance(moe, Moe):
+        held = [t for t in block_tensors(blocks[0], model, split) if t.kind == "expert"]
+        one = sum(tensor_bytes(t, quantization, element) / t.copies for t in held)
+    activated = sum(t.elements * t.active for t in model_tensors(model) if t.kind == "expert")
+    return {
+        "moe_layers": sum(b.count for b in blocks),
+        "experts": moe.experts if isinstance(moe, Moe) else 0,
+        "experts_per_token": moe.experts_per_token if isinstance(moe, Moe) else 0,
+        "expert_weight_bytes": one,
+        "expert_flops_per_token": 2.0 * activated,
+        "expert_format": compute,
+        "expert_weight_format": weights,
+        "experts_ranks": split.ep if split.ep > 1 else split.tp,
+    }
+
+
+def _attention(deployment: Deployment) -> dict[str, Any]:
+    model, tp = deployment.model, deployment.tensor_parallel_size
+    kv = deployment.kv_dtype_bytes()
+    mla = [(b.count, b.mixer) for b in model.blocks if isinstance(b.mixer, Mla)]
+    pairs, windowed = _pair_flops(model, tp)
+    return {
+        "kv_reads": _kv_reads(model, tp, kv),
+        "mla_read_bytes_per_token": float(sum(n * (_indexer_bytes(m) or _latent(m) * kv) for n, m in mla)),
+        "mla_flops_per_token": sum(n * _mla_decode_flops(m) for n, m in mla) / tp,
+        "attention_flops_per_pair": pairs,
+        "window_flops_per_pair": windowed,
+        "state_bytes_per_sequence": state_bytes_per_sequence(deployment) / tp,
+        "kv_write_bytes_per_token": float(kv_bytes_per_token(model, kv, tp)),
+        "activation_bytes_per_token": _activation_bytes(model, Split.of(deployment)),
+    }
+
+
+def _latent(m: Mla) -> int:
+    return m.kv_lora_rank + m.qk_rope_head_dim
+
+
+def _indexer_bytes(m: Mla) -> int:
+    return m.index_head_dim + INDEXER_BYTES_PER_KEY if m.index_heads else 0
+
+
+def _mla_decode_flops(m: Mla) -> float:
+    if m.index_topk:
+        return 2.0 * m.index_heads * m.index_head_dim
+    return 2.0 * m.heads * (2 * m.kv_lora_rank + m.qk_rope_head_dim)
+
+
+def _pair_flops(model: Model, tp: int) -> tuple[float, float]:
+    total = windowed = 0.0
+    for block in model.blocks:
+        m = block.mixer
+        if isinstance(m, Attention):
+            flops = 2.0 * block.count * m.heads * (m.head_dim + m.v_head_dim) / tp
+            windowed += flops if m.window else 0.0
+        elif isinstance(m, Mla):
+            flops = 2.0 * block.count * m.heads * (m.qk_nope_head_dim + m.qk_rope_head_dim + m.v_head_dim) / tp
+        else:
+            continue
+        total += flops
+    return total, windowed
+
+
+def _kv_reads(model: Model, tp: int, kv_bytes: int) -> tuple[KvRead, ...]:
+    """Bytes by window; a layer that shares another's cache owns none of it, but reads it."""
+    by_window: dict[int | None, float] = {}
+    for block in model.blocks:
+        m = block.mixer
+        if isinstance(m, Attention):
+            read = kv_heads_per_rank(m, tp) * (m.head_dim + m.v_head_dim) * kv_bytes
+            by_window[m.window] = by_window.get(m.window, 0.0) + block.count * read
+        elif isinstance(m, Mla) and m.index_topk:
+            by_window[m.index_topk] = by_window.get(m.index_topk, 0.0) + block.count * _latent(m) * kv_bytes
+    order = sorted(by_window, key=lambda w: math.inf if w is None else w, reverse=True)
+    return tuple(KvRead(bytes_per_token=by_window[w], window=w) for w in order)
+
+
+def block_kv_bytes(block: Block, kv_bytes: int, tp: int = 1) -> int:
+    """KV bytes that one layer of ``block`` keeps a token, on one of ``tp`` ranks; windows not applied."""
+    m = block.mixer
+    if isinstance(m, Attention) and not m.kv_shared:
+        return kv_heads_per_rank(m, tp) * (m.head_dim + m.v_head_dim) * kv_bytes
+    if isinstance(m, Mla):
+        return _latent(m) * kv_bytes + _indexer_bytes(m)
+    return 0
+
+
+def kv_bytes_per_token(model: Model, kv_bytes: int = 2, tp: int = 1) -> int:
+    """KV bytes a token over all layers that own a cache, on one of ``tp`` ranks; windows not applied.
+
+    Formula: engines.md section 5. ``kv_bytes`` is the bytes of one cached number.
+
+    >>> import inferometer as im
+    >>> kv_bytes_per_token(im.model("deepseek-ai/DeepSeek-V3"))
+    70272
+    """
+    if not model.blocks:
+        heads = max(1, model.kv_heads // tp) if model.kv_heads else 0
+        return model.layers * 2 * heads * model.head_dim * kv_bytes
+    return sum(b.count * block_kv_bytes(b, kv_bytes, tp) for b in model.blocks)
+
+
+def state_bytes_per_sequence(deployment: Deployment) -> int:
+    """Bytes of recurrent state a sequence keeps over all linear-attention and Mamba layers, whole model."""
+    mixers = ((b.count, b.mixer) for b in deployment.model.blocks if isinstance(b.mixer, Recurrent))
+    return sum(count * mixer_state_bytes(m, deployment) for count, m in mixers)
+
+
+def mixer_state_bytes(mixer: Recurrent, deployment: Deployment) -> int:
+    """Bytes of one recurrent layer's state, in the dtypes that the flags or the checkpoint ask for."""
+    flags, model = deployment.resolved(), deployment.model
+    conv = _state_dtype_bytes(flags.mamba_cache_dtype, unquantized_bytes(model, deployment))
+    ssm = _state_dtype_bytes(flags.mamba_ssm_cache_dtype, model.recurrent_state_dtype_bytes)
+    return mixer.conv_state_elements * conv + mixer.ssm_state_elements * ssm
+
+
+def _state_dtype_bytes(name: str, auto: int) -> int:
+    return {"auto": auto, "float32": 4, "float16": 2, "bfloat16": 2}.get(name, auto)
+
+
+def _activation_bytes(model: Model, split: Split) -> float:
+    """step-time.md's activation_bytes: 2 x [10 L H + MLPs + shared and routed experts + 3 L n_q d / tp]."""
+    hidden, elements = model.hidden_size, 0.0
+    for block in model.blocks:
+        elements += block.count * (10 * hidden + _mlp_activations(block.mlp, hidden, split))
+        if isinstance(block.mixer, Attention):
+            elements += block.count * 3 * block.mixer.heads * block.mixer.head_dim / split.tp
+        elif isinstance(block.mixer, Mla):
+            width = block.mixer.qk_nope_head_dim + block.mixer.qk_rope_head_dim
+            elements += block.count * 3 * block.mixer.heads * width / split.tp
+    return 2.0 * elements
+
+
+def _mlp_activations(mlp: Mlp | Moe | None, hidden: int, split: Split) -> float:
+    if isinstance(mlp, Mlp):
+        return 4 * mlp.intermediate_size / split.tp
+    if isinstance(mlp, Moe):
+        cut = 1 if split.ep > 1 else split.tp
+        routed = mlp.experts_per_token * (4 * hidden + 4 * mlp.expert_intermediate_size / cut) / split.ep
+        return 4 * mlp.shared_intermediate_size / split.tp + routed
+    return 0.0
+
+
+def _counts(deployment: Deployment) -> dict[str, Any]:
+    model = deployment.model
+
+    def layers(kind: type) -> int:
+        return sum(b.count for b in model.blocks if isinstance(b.mixer, kind))
+
+    return {
+        "layers": model.layers,
+        "attention_layers": layers(Attention),
+        "mla_layers": layers(Mla),
+        "sparse_layers": sum(b.count for b in model.blocks if isinstance(b.mixer, Mla) and b.mixer.index_topk),
+        "recurrent_layers": layers(Recurrent),
+        "hidden_size": model.hidden_size,
+        "hidden_bytes": model.hidden_size * unquantized_bytes(model, deployment),
+        "active_parameters": active_parameters(model),
+    }

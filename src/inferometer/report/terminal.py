@@ -1,0 +1,655 @@
+"""What the commands print: the answer in one sentence, then tables, then the next command to paste.
+
+At most 100 columns; right-aligned figures of three significant digits with the unit in the header; one accent colour,
+and red for what does not fit or is missed. Plain text where the output is no terminal or ``NO_COLOR`` is set. Nothing is
+computed here: every figure comes from a Prediction, a Score, a Run's Summary or a catalog entry.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from inferometer.prediction.predict import PredictedArm, PredictedPoint, Prediction, point_name
+from inferometer.records.metrics import STAT_NAMES, Stat, Summary, SweepGoodput
+from inferometer.records.metrics import Point as GoodputPoint
+from inferometer.records.run import Run
+from inferometer.report.grid import Cell, Column, Grid, count, figure, gib, milliseconds, percent, signed
+from inferometer.scoring.score import ArmScore, MetricScore, Row, Score
+from inferometer.specs.deployment import Deployment
+from inferometer.specs.engine import resolve_version
+from inferometer.specs.slo import Slo
+from inferometer.specs.workload import Workload
+from inferometer.steptime.memory import Memory, Term
+from inferometer.units import format_bytes_gib, format_count
+
+WIDTH = 100
+ACCENT, BAD, FAINT = "cyan", "bold red", "dim"
+HEADING = f"bold {ACCENT}"
+BAR = 28
+"""Columns of a full memory bar."""
+EIGHTHS = " ▏▎▍▌▋▊▉"
+ENGINES = {"vllm": "vLLM"}
+METRICS = {
+    "output_tok_per_s": "out tok/s",
+    "total_tok_per_s": "total tok/s",
+    "request_per_s": "requests/s",
+    "ttft_knee_concurrency": "TTFT knee, users",
+    "goodput.p50": "goodput at p50, tok/s",
+    "goodput.p99": "goodput at p99, tok/s",
+}
+"""How metrics are called in tables; the others by `metric_name`."""
+
+
+def make_console(file: IO[str] | None = None, *, stderr: bool = False) -> Console:
+    """A console of at most 100 columns; without escape codes unless it is a terminal and ``NO_COLOR`` is not set."""
+    console = Console(file=file, stderr=stderr, highlight=False)
+    if not console.is_terminal or os.environ.get("NO_COLOR"):
+        console = Console(file=file, stderr=stderr, highlight=False, color_system=None, force_terminal=False)
+    unknown = not console.is_terminal and "COLUMNS" not in os.environ
+    console.width = WIDTH if unknown else min(WIDTH, console.width)
+    return console
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar with how many are done and the time left; it leaves no trace when it ends."""
+    columns = (TextColumn("{task.description}"), BarColumn(complete_style=ACCENT), MofNCompleteColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+
+
+# ---------------------------------------------------------------- a prediction
+
+
+def prediction(pred: Prediction, console: Console, study: str = "") -> None:
+    """Everything about a prediction; ``study`` is how the command line names it."""
+    base = pred.base
+    heading(base.arm.deployment, base.arm.points[0].workload, console)
+    say(console)
+    for sentence in answer(base):
+        say(console, sentence, style="" if base.fits else BAD)
+    say(console)
+    show(_memory_grid(base.memory, console), console)
+    if len(pred.arms) > 1:
+        say(console)
+        show(_arms_grid(pred.arms), console)
+    if any(arm.points for arm in pred.arms):
+        say(console)
+        show(_sweep_grid(base) if len(pred.arms) == 1 else _arm_sweep_grid(pred.arms), console)
+        say(console)
+        for line in _closing(pred):
+            say(console, line)
+        _refused(pred, console)
+    say(console)
+    _next(pred, console, study)
+
+
+def answer(arm: PredictedArm) -> list[str]:
+    """Whether it fits and how much, and where decoding stops being memory-bound: one sentence each."""
+    found, deployment = arm.memory, arm.arm.deployment
+    if not found.fits:
+        longest = f"one request of max_model_len {deployment.resolved().max_model_len:,} included"
+        first = f"It does not fit: {format_bytes_gib(found.shortfall_bytes)} short on each chip, {longest}."
+        return [first, f"{found.reason[:1].upper()}{found.reason[1:]}."]
+    each = f" on each of {deployment.chips} chips" if deployment.chips > 1 else ""
+    tokens = format_count(found.kv_cache_tokens * deployment.data_parallel_size)
+    room = f"{count(arm.limits.preemption_concurrency)} requests of {count(arm.prompt_tokens + arm.output_tokens)} tokens"
+    fits = f"It fits: {format_bytes_gib(found.kv_pool_bytes)} of KV cache{each}, {tokens} tokens, {room} at once."
+    if arm.limits.first_to_bind == "max_num_seqs":
+        fits = f"{fits[:-1]}; max_num_seqs lets {count(arm.limits.max_num_seqs)} run."
+    return [fits, _knee(arm), *([f"No points: {arm.note}."] if arm.note else [])]
+
+
+def _knee(arm: PredictedArm) -> str:
+    roof, replicas = arm.roofline, arm.arm.deployment.data_parallel_size
+    context = f"at a context of {roof.context_tokens:,} tokens"
+    if roof.knee_batch is not None:
+        return f"Knee {context}: compute-bound from about {count(roof.knee_batch * replicas)} users."
+    flat = count(roof.half_saturation_batch * replicas)
+    return f"No knee {context}: memory-bound at every batch, flattening from about {flat} users."
+
+
+def heading(deployment: Deployment, workload: Workload, console: Console) -> None:
+    """What runs where under which load: one line, or two where it is long."""
+    version = resolve_version(deployment.engine, deployment.engine_version)
+    degrees = {
+        "tp": deployment.tensor_parallel_size,
+        "pp": deployment.pipeline_parallel_size,
+        "dp": deployment.data_parallel_size,
+    }
+    split = [f"{name}={size}" for name, size in degrees.items() if size > 1]
+    served = " ".join([deployment.name, *split])
+    rest = f"{ENGINES.get(deployment.engine, deployment.engine)} {version}   {load(workload)}"
+    say(console, served + ("   " if len(served) + len(rest) + 3 <= console.width else "\n") + rest, style=HEADING)
+
+
+def load(workload: Workload) -> str:
+    """The workload in a few words."""
+    kind = {"closed": "closed loop", "open": f"open loop, {workload.arrivals}"}.get(workload.kind, "replay")
+    if workload.kind == "trace":
+        return kind
+    return f"{kind}, {_length(workload.prompt_tokens)} in / {_length(workload.output_tokens)} out"
+
+
+def _length(length: Any) -> str:
+    if isinstance(length, int):
+        return f"{length:,}"
+    mean = getattr(length, "mean", None)
+    mean = mean() if callable(mean) else mean
+    return f"~{count(float(mean))}" if mean is not None else "varied"
+
+
+def _memory_grid(found: Memory, console: Console) -> Grid:
+    total = next(term for term in found.terms if term.name == "total")
+    columns = (Column("", "left"), Column("GiB"), Column("origin", "left"), Column("range", "left"), Column("", "left"))
+    grid = _grid("Memory of a chip", columns)
+    for term in _shown_terms(found):
+        low, high = gib(term.low_bytes), gib(term.high_bytes)
+        bar = Text(_bar(term.bytes / total.bytes, console), style=ACCENT if term.name == "KV pool" else FAINT)
+        grid.add(term.name, gib(term.bytes), term.origin, "" if low == high else f"{low}-{high}", bar)
+    return grid
+
+
+def _shown_terms(found: Memory) -> list[Term]:
+    """The pool first, what is outside and the total last, and the largest first between them."""
+    order = {"KV pool": 0, "outside the engine": 2, "total": 3}
+    parts = [term for term in found.terms if term.name != "requested" and term.bytes]
+    return sorted(parts, key=lambda term: (order.get(term.name, 1), -term.bytes))
+
+
+def _bar(share: float, console: Console) -> str:
+    whole, eighths = divmod(round(min(max(share, 0), 1.2) * BAR * 8), 8)
+    if not (console.encoding or "").lower().startswith("utf"):
+        return "#" * (whole + (eighths >= 4))
+    return "█" * whole + EIGHTHS[eighths].strip()
+
+
+LATENCIES = (
+    Column("p50", group="TTFT ms"),
+    Column("p99", group="TTFT ms"),
+    Column("p50", group="TPOT ms"),
+    Column("p99", group="TPOT ms"),
+)
+
+
+def _latencies(summary: Summary) -> list[str]:
+    return [milliseconds(value) for stat in (summary.ttft_s, summary.tpot_s) for value in (stat.p50, stat.p99)]
+
+
+def _sweep_grid(arm: PredictedArm) -> Grid:
+    first = arm.points[0]
+    unit = "req/s" if first.request_rate is not None else "C" if first.concurrency is not None else ""
+    columns = (
+        Column(unit),
+        Column("mean", group="out tok/s"),
+        Column("range", "left", "out tok/s"),
+        Column("tok/s", group="per user"),
+        *LATENCIES,
+        Column("%", group="KV"),
+        Column("limited by", "left"),
+    )
+    grid = _grid("Sweep", columns)
+    for point in arm.points:
+        low, high = point.intervals.get("output_tok_per_s", (None, None))
+        grid.add(
+            point_name(point).removeprefix("C=").removesuffix("/s"),
+            figure(point.summary.output_tok_per_s),
+            "" if low is None else f"{figure(low)}-{figure(high)}",
+            figure(point.summary.per_user_tok_per_s),
+            *_latencies(point.summary),
+            percent(point.summary.kv_usage),
+            _limited_by(point),
+        )
+    return grid
+
+
+def _limited_by(point: PredictedPoint) -> Text:
+    stopped = point.limited_by.startswith(("KV memory", "max_num_seqs"))
+    return Text(point.limited_by or "nothing was served", style=ACCENT if stopped else "")
+
+
+def _arm_sweep_grid(arms: Sequence[PredictedArm]) -> Grid:
+    """Points of one load next to each other, arm by arm."""
+    columns = (
+        Column(""),
+        Column("arm", "left"),
+        Column("tok/s", group="out"),
+        *LATENCIES,
+        Column("p99", group="ITL ms"),
+        Column("%", group="KV"),
+        Column("limited by", "left"),
+    )
+    grid = _grid("Sweep", columns)
+    for same in _by_load(arms):
+        for row, (arm, point) in enumerate(same):
+            grid.add(
+                "" if row else point_name(point),
+                _clipped(arm.name, 18),
+                figure(point.summary.output_tok_per_s),
+                *_latencies(point.summary),
+                milliseconds(point.summary.itl_s.p99),
+                percent(point.summary.kv_usage),
+                _limited_by(point),
+            )
+    return grid
+
+
+def _by_load(arms: Iterable[PredictedArm]) -> list[list[tuple[PredictedArm, PredictedPoint]]]:
+    groups: dict[tuple[float, float], list[tuple[PredictedArm, PredictedPoint]]] = {}
+    for arm in arms:
+        for point in arm.points:
+            groups.setdefault((point.request_rate or 0, point.concurrency or 0), []).append((arm, point))
+    return [groups[key] for key in sorted(groups)]
+
+
+def _arms_grid(arms: Sequence[PredictedArm]) -> Grid:
+    columns = (
+        Column("", "left"),
+        Column("GiB", group="KV"),
+        Column("at once", group="requests"),
+        Column("knee", group="TTFT"),
+        Column("p50", group="goodput tok/s"),
+        Column("p99", group="goodput tok/s"),
+        Column("maximum", group="raw"),
+        Column("differs in", "left"),
+    )
+    grid = _grid("Arms", columns)
+    for arm in arms:
+        differs = ", ".join(_differences(arms[0].arm.table, arm.arm.table))
+        short = f"does not fit, {format_bytes_gib(arm.memory.shortfall_bytes)} short" if not arm.fits else ""
+        grid.add(
+            Text(_clipped(arm.name, 18).plain, style=ACCENT),
+            gib(arm.memory.kv_pool_bytes) if arm.fits else "0",
+            figure(arm.limits.preemption_concurrency),
+            figure(arm.ttft_knee_concurrency),
+            *_goodput_cells(arm.goodput),
+            Text(short, style=BAD) + Text("; " if short and differs else "") + _clipped(differs, 44),
+        )
+    return grid
+
+
+def _goodput_cells(goodput: SweepGoodput | None) -> list[str]:
+    points = (goodput.p50, goodput.p99, goodput.raw_max) if goodput else (None, None, None)
+    return ["none" if goodput and point is None else figure(point and point.output_tok_per_s) for point in points]
+
+
+def _differences(base: dict[str, Any], arm: dict[str, Any]) -> list[str]:
+    """``key value`` for each figure of the arm's table that is not the base's; sections' names are left out."""
+    found = []
+    for key, mine in arm.items():
+        theirs = base.get(key)
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            found += _differences(theirs, mine)
+        elif mine != theirs and key not in ("name", "description"):
+            found.append(f"{key} {_short(mine)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return str(value[0]) if len(value) == 1 else f"{value[0]} to {value[-1]}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _closing(pred: Prediction) -> list[str]:
+    """Knee and goodput of a single arm, and how to read what is above."""
+    arm, ranges = pred.base, "Ranges: every constant of the step-time model at its slow and at its fast end."
+    if len(pred.arms) > 1:
+        slo = f" ({limits(arm.arm.slo)})" if arm.arm.slo.limits() else ""
+        return [f"TTFT knee: first C with p99 > 2 x p50. Goodput{slo} by marginal percentile."]
+    lines = goodput(arm.goodput, arm.arm.slo)
+    closed, knee = arm.ttft_knee_closed_form, arm.ttft_knee_concurrency
+    if closed is not None:
+        first = f"TTFT knee (p99 > 2 x p50) at C = {knee}" if knee else "No TTFT knee (p99 > 2 x p50) up to here"
+        lines = [f"{first}; if all users sent at once it would be at C = {closed}.", *lines]
+    return [*lines, ranges]
+
+
+def goodput(found: SweepGoodput | None, slo: Slo) -> list[str]:
+    """Goodput by marginal percentile, and the raw maximum with its gap; nothing without an SLO."""
+    if found is None:
+        return []
+    return [f"Goodput by marginal percentile ({limits(slo)}):", f"  {goodput_points(found)}."]
+
+
+def goodput_points(found: SweepGoodput) -> str:
+    """The goodput's points, and the raw maximum with how many times the goodput it is."""
+    gaps = " and ".join(f"{figure(gap)} x" for gap in (found.gap_p99, found.gap_p50) if gap)
+    raw = f"raw maximum {_goodput_at(found.raw_max)}{f' ({gaps})' if gaps else ''}"
+    return f"p99 {_goodput_at(found.p99)}, p50 {_goodput_at(found.p50)}; {raw}"
+
+
+def _goodput_at(point: GoodputPoint | None) -> str:
+    if point is None:
+        return "none"
+    at = f"C = {point.concurrency}" if point.request_rate_per_s is None else f"{point.request_rate_per_s:g}/s"
+    return f"{figure(point.output_tok_per_s)} tok/s at {at}"
+
+
+def limits(slo: Slo) -> str:
+    """The limits in words: ``TTFT < 500 ms, TPOT < 50 ms``."""
+    return ", ".join(f"{name[:-2].upper()} < {format_count(limit * 1000)} ms" for name, limit in slo.limits().items())
+
+
+def _refused(pred: Prediction, console: Console) -> None:
+    refused = sum(point.summary.failed or 0 for arm in pred.arms for point in arm.points)
+    if refused:
+        say(console, f"{refused:,} requests were refused: longer than max_model_len or the KV pool.", style=BAD)
+
+
+def _next(pred: Prediction, console: Console, study: str) -> None:
+    if not pred.base.fits:
+        fixes = [f"--set {_key(change)}" for change in pred.base.would_fit]
+        say(console, "What would make it fit:" if fixes else "Nothing that was tried makes it fit: a smaller model would.")
+        for fix in fixes:
+            command(console, "", f"inferometer predict {study} {fix}" if study else fix)
+    elif study:
+        command(console, "Score it once you have measured:  ", f"inferometer score {study} MEASURED")
+
+
+def _key(change: str) -> str:
+    return change if change.startswith("chip=") else f"deployment.{change}"
+
+
+# ---------------------------------------------------------------- runs
+
+
+def run_summary(runs: Sequence[Run], console: Console, summaries: Sequence[Summary] | None = None) -> None:
+    """One row a run, with its id; ``summaries`` where they are not of the whole runs (warm-up left out)."""
+    arms = len({run.meta.arm for run in runs}) > 1
+    columns = (
+        Column(""),
+        *([Column("arm", "left")] if arms else []),
+        Column("", group="requests"),
+        Column("tok/s", group="out"),
+        *LATENCIES,
+        Column("p50", group="E2E s"),
+        Column("empted", group="pre-"),
+        Column("id", "left"),
+    )
+    grid = _grid("Runs", columns)
+    for run, summary in zip(runs, summaries or [run.summary() for run in runs], strict=True):
+        grid.add(
+            run_load(run),
+            *([_clipped(run.meta.arm or "", 18)] if arms else []),
+            figure(summary.requests),
+            figure(summary.output_tok_per_s),
+            *_latencies(summary),
+            figure(summary.e2e_s.p50),
+            figure(summary.preemptions),
+            run.id,
+        )
+    show(grid, console)
+
+
+def run_load(run: Run) -> str:
+    """``C=8``, ``2/s``, or ``replay``."""
+    return _load(run.meta.concurrency, run.meta.request_rate_per_s)
+
+
+def _load(concurrency: int | None, request_rate: float | None) -> str:
+    if request_rate is not None:
+        return f"{request_rate:g}/s"
+    return "replay" if concurrency is None else f"C={concurrency}"
+
+
+STORED = (
+    Column(""),
+    Column("kind", "left"),
+    Column("", group="requests"),
+    Column("tok/s", group="out"),
+    Column("p50", group="TTFT ms"),
+    Column("p99", group="TTFT ms"),
+    Column("p50", group="TPOT ms"),
+    Column("id", "left"),
+    Column("name", "left"),
+)
+
+
+def imported(runs: Sequence[Run], console: Console) -> None:
+    """What was read from result files, a row a run."""
+    grid = _grid("Runs", STORED)
+    for run in runs:
+        s = run.summary()
+        figures = (figure(s.requests), figure(s.output_tok_per_s), *_latencies(s)[:3])
+        grid.add(run_load(run), run.meta.kind, *figures, run.id, _clipped(run.meta.name or run.meta.model or "", 34))
+    show(grid, console)
+
+
+def stored(rows: Sequence[dict[str, Any]], console: Console) -> None:
+    """Rows of the store's index."""
+    grid = _grid("Runs", STORED)
+    for row in rows:
+        grid.add(
+            _load(row["concurrency"], row["request_rate_per_s"]),
+            row["kind"],
+            figure(row["requests"]),
+            figure(row["output_tok_per_s"]),
+            *(milliseconds(row[key]) for key in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s")),
+            row["id"],
+            _clipped(row["name"] or row["model"] or "", 34),
+        )
+    show(grid, console)
+
+
+def run_details(run: Run, console: Console) -> None:
+    """One run: what it was, its rates, and the distribution of each latency."""
+    meta, summary = run.meta, run.summary()
+    say(console, f"{run.id}  {meta.name or meta.model or ''}", style=HEADING)
+    facts = {
+        "kind": meta.kind, "tool": f"{meta.tool} {meta.tool_version}".strip(), "model": meta.model, "chip": meta.chip,
+        "load": run_load(run), "policy": meta.policy, "seed": meta.seed, "created": meta.created, "source": meta.source,
+    }  # fmt: skip
+    say(console, "   ".join(f"{key} {value}" for key, value in facts.items() if value not in (None, "")))
+    for note in meta.notes:
+        say(console, note, style=FAINT)
+    rates = {
+        "requests": summary.requests, "failed": summary.failed, "out tok/s": summary.output_tok_per_s,
+        "total tok/s": summary.total_tok_per_s, "requests/s": summary.request_per_s, "duration s": summary.duration_s,
+        "preemptions": summary.preemptions, "Little's law": summary.littles_law,
+    }  # fmt: skip
+    say(console)
+    say(console, "   ".join(f"{key} {figure(value)}" for key, value in rates.items() if value is not None))
+    say(console)
+    show(_distributions(summary), console)
+
+
+def _distributions(summary: Summary) -> Grid:
+    columns = ("n", "mean", "std", "p50", "p90", "p95", "p99")
+    grid = _grid("ms", [Column("", "left"), *map(Column, columns)])
+    for name in STAT_NAMES:
+        stat: Stat = getattr(summary, name)
+        if not name.endswith("_per_s") and any(getattr(stat, column) is not None for column in columns[1:]):
+            values = stat.to_dict(1000)
+            grid.add(name.removesuffix("_s"), *(figure(values[column]) for column in columns))
+    return grid
+
+
+# ---------------------------------------------------------------- a score
+
+
+def score(card: Score, console: Console) -> None:
+    """A score: the verdict in one sentence, the figures side by side, goodput and knee, what was not matched."""
+    say(console, verdict(card), style="" if card.passed else BAD)
+    points = {(row.arm, row.concurrency, row.request_rate): row for row in card.rows if _is_point(row)}
+    if card.rows:
+        say(console)
+        show(_side_by_side(card) if len(points) > 1 else _row_grid(card), console)
+    if len(points) > 1:
+        say(console)
+        show(_metric_grid(card), console)
+        say(console)
+        say(console, f"Error: (predicted - measured) / measured; ! is beyond {_tolerance(card)}.", style=FAINT)
+    for arm in card.arms:
+        for line in _arm_lines(arm):
+            say(console, f"{arm.name}: {line}" if len(card.arms) > 1 else line)
+    for note in (*card.notes, *(f"Not compared: {each}." for each in card.unmatched)):
+        say(console, note, style=FAINT)
+
+
+def _is_point(row: Row) -> bool:
+    """Whether the row is of a point, not of the whole sweep."""
+    return row.metric not in ("ttft_knee_concurrency", "goodput.p50", "goodput.p99")
+
+
+def verdict(card: Score) -> str:
+    """How many figures are within the tolerance, and the worst error, in one sentence."""
+    if not card.rows:
+        return "Nothing to compare: no measured point is predicted, or none states a figure that is."
+    within = len(card.rows) - len(card.missed)
+    worst = max(card.rows, key=lambda row: abs(row.error_pct or 0.0))
+    text = f"{within} of {len(card.rows)} figures within {_tolerance(card)}"
+    known = [row.inside for row in card.rows if row.inside is not None]
+    if known:
+        text += f", {sum(known)} of {len(known)} measurements inside the predicted range"
+    where = _where(worst)
+    return f"{text}; worst {signed(worst.error_pct)} %, {metric_name(worst.metric)}{f' at {where}' if where else ''}."
+
+
+def _tolerance(card: Score) -> str:
+    return f"{format_count(card.tolerance * 100)} %"
+
+
+def _where(row: Row) -> str:
+    if row.request_rate is not None:
+        return f"{row.request_rate:g}/s"
+    return f"C = {row.concurrency}" if row.concurrency is not None else ""
+
+
+def metric_name(metric: str) -> str:
+    """A metric as people say it.
+
+    >>> metric_name("ttft_ms.p50"), metric_name("output_tok_per_s")
+    ('TTFT p50 ms', 'out tok/s')
+    """
+    if metric in METRICS:
+        return METRICS[metric]
+    name, _, part = metric.partition(".")
+    return f"{name.removesuffix('_ms').upper()} {part} ms"
+
+
+def _row_grid(card: Score) -> Grid:
+    names = ("predicted", "measured", "error %")
+    grid = _grid("Metric", [Column("", "left"), *map(Column, names), Column("", "left"), Column("range", "left")])
+    for row in card.rows:
+        bounds = "" if row.low is None else f"{figure(row.low)}-{figure(row.high)}"
+        figures = (figure(row.predicted), figure(row.measured), signed(row.error_pct))
+        mark = Text("missed", style=BAD) if row.verdict == "miss" else "within"
+        grid.add(metric_name(row.metric), *figures, mark, bounds)
+    return grid
+
+
+SHOWN = 4
+"""Metrics that fit side by side."""
+PREFERRED = (
+    *("output_tok_per_s", "ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50", "tpot_ms.mean", "ttft_ms.mean"),
+    *("e2e_ms.mean", "tpot_ms.p99", "itl_ms.p99"),
+)
+
+
+def _side_by_side(card: Score) -> Grid:
+    points: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in filter(_is_point, card.rows):
+        points.setdefault((row.arm, row.concurrency, row.request_rate), {})[row.metric] = row
+    present = {metric for by_metric in points.values() for metric in by_metric}
+    shown = [metric for metric in PREFERRED if metric in present][:SHOWN]
+    arms = len({arm for arm, *_ in points}) > 1
+    columns = [Column(""), *([Column("arm", "left")] if arms else [])]
+    for metric in shown:
+        columns += [Column(header, group=metric_name(metric)) for header in ("pred.", "meas.", "err %")]
+    grid = _grid("Sweep", columns)
+    for (arm, users, rate), by_metric in points.items():
+        cells = [cell for metric in shown for cell in _cells(by_metric.get(metric))]
+        grid.add(_load(users, rate), *([_clipped(arm or "", 18)] if arms else []), *cells)
+    return grid
+
+
+def _cells(row: Row | None) -> list[Cell]:
+    if row is None:
+        return ["", "", ""]
+    missed = row.verdict == "miss"
+    error = Text(signed(row.error_pct) + ("!" if missed else " "), style=BAD if missed else "")
+    return [figure(row.predicted), figure(row.measured), error]
+
+
+def _metric_grid(card: Score) -> Grid:
+    columns = (
+        Column("", "left"),
+        Column("points"),
+        Column(f"within {_tolerance(card)}"),
+        Column("inside range"),
+        Column("mean |error| %"),
+        Column("worst %"),
+        Column("at", "left"),
+    )
+    grid = _grid("By metric", columns)
+    for metric in card.by_metric:
+        grid.add(metric_name(metric.metric), *_metric_cells(metric))
+    return grid
+
+
+def _metric_cells(metric: MetricScore) -> list[str]:
+    return [
+        str(metric.points),
+        str(metric.within),
+        f"{metric.inside} of {metric.with_interval}" if metric.with_interval else "",
+        figure(metric.mean_abs_error_pct),
+        signed(metric.worst.error_pct),
+        _where(metric.worst),
+    ]
+
+
+def _arm_lines(arm: ArmScore) -> list[str]:
+    """Goodput and its gap, the knee, and a single user's share of the ceiling, predicted and measured."""
+    lines = []
+    if arm.predicted_goodput and arm.measured_goodput:
+        lines.append("Goodput by marginal percentile:")
+        lines.append(f"  predicted {goodput_points(arm.predicted_goodput)}.")
+        lines.append(f"  measured  {goodput_points(arm.measured_goodput)}.")
+    if arm.predicted_ttft_knee or arm.measured_ttft_knee:
+        knees = [f"C = {knee}" if knee else "none" for knee in (arm.predicted_ttft_knee, arm.measured_ttft_knee)]
+        lines.append(f"TTFT knee (p99 > 2 x p50) predicted {knees[0]}, measured {knees[1]}.")
+    share = arm.share_of_ceiling
+    if share:
+        reached = f"{figure(share.measured_tok_per_s)} of {share.ceiling_tok_per_s:.1f} tok/s"
+        lines.append(f"One user gets {reached}, {share.share * 100:.1f} % of what reading the weights allows.")
+    return lines
+
+
+# ---------------------------------------------------------------- catalogs, and lines
+
+
+def listing(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console) -> None:
+    """A plain table, its first column in the accent colour under the title."""
+    grid = _grid(title, [Column("", "left"), *columns])
+    for row in rows:
+        grid.add(Text(row[0], style=ACCENT), *row[1:])
+    show(grid, console)
+
+
+def show(grid: Grid, console: Console) -> None:
+    """Print a table; lines wider than the terminal are left to it."""
+    for line in grid.lines(console.width):
+        console.print(line, soft_wrap=True)
+
+
+def say(console: Console, text: str = "", style: str = "") -> None:
+    """Print a line, wrapped at words."""
+    console.print(Text(text, style=style))
+
+
+def command(console: Console, before: str, text: str) -> None:
+    """Print a command that can be pasted: never wrapped."""
+    console.print(Text.assemble(before or "  ", (text, ACCENT)), soft_wrap=True)
+
+
+def _grid(title: str, columns: Sequence[Column]) -> Grid:
+    return Grid(title, columns, accent=HEADING, faint=FAINT)
+
+
+def _clipped(text: str, width: int) -> Text:
+    return Text(text if len(text) <= width else text[: width - 1] + "…")

@@ -1,0 +1,118 @@
+"""`load` finds the importer, takes folders and globs, and says clearly what it cannot read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from inferometer.errors import FormatError, InputError
+from inferometer.records.importers import load, registry
+from inferometer.records.run import Run, RunMeta, make_run
+
+SWEEP = "concurrency,output_tok_per_s\n1,10\n2,20\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("t.json", b'{"a": ', "not complete JSON"),
+        ("empty.json", b"", "empty"),
+        ("blank.csv", b"\n \n", "empty"),
+        ("l.json", b"[]", "known format"),
+        ("n.json", b"3", "known format"),
+        ("o.json", b'{"a": 1}', "known format"),
+        ("x.csv", b"a,b\n1,2\n", "known format"),
+        ("b.csv", b"\xff\xfe\x00", "known format"),
+        ("b.json", b"\xff\xfe\x00", "not complete JSON"),
+    ],
+)
+def test_what_is_no_result_is_refused_with_the_known_formats(
+    tmp_path: Path, name: str, content: bytes, says: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FormatError, match=says) as error:
+        load(tmp_path / name)
+    assert str(error.value).startswith(name + ":")
+    assert "vllm bench serve" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.json"):
+        load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="glob"):
+        load(str(tmp_path / "*.csv"))
+    with pytest.raises(FormatError, match="no result file"):
+        load(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read any file")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "closed.csv"
+    path.write_text(SWEEP)
+    path.chmod(0)
+    with pytest.raises(FormatError, match="cannot be read"):
+        load(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    (tmp_path / "sweep.csv").write_bytes(b"\xef\xbb\xbf" + SWEEP.encode())
+    assert [run.meta.concurrency for run in load(tmp_path / "sweep.csv")] == [1, 2]
+
+
+def test_a_folder_and_a_glob_in_order_of_name(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("concurrency,output_tok_per_s\n8,80\n")
+    (tmp_path / "a.csv").write_text(SWEEP)
+    (tmp_path / "notes.txt").write_text("not looked at")
+    (tmp_path / "config.json").write_text('{"hidden_size": 64}')
+    assert [run.meta.concurrency for run in load(tmp_path)] == [1, 2, 8]
+    assert [run.meta.concurrency for run in load(str(tmp_path / "?.csv"))] == [1, 2, 8]
+    with pytest.raises(FormatError, match=r"config\.json"):
+        load(str(tmp_path / "*.json"))
+
+
+def test_a_truncated_file_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(SWEEP)
+    (tmp_path / "b.json").write_text('{"date": "2026')
+    with pytest.raises(FormatError, match=r"b\.json"):
+        load(tmp_path)
+
+
+def test_a_name_with_glob_characters_that_exists_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "sweep[1].csv").write_text(SWEEP)
+    assert len(load(tmp_path / "sweep[1].csv")) == 2
+
+
+def test_the_source_is_a_name_and_a_hash_not_a_place(tmp_path: Path) -> None:
+    (tmp_path / "sweep.csv").write_text(SWEEP)
+    run = load(tmp_path / "sweep.csv")[0]
+    assert (run.meta.kind, run.meta.source, len(run.meta.source_sha256 or "")) == ("imported", "sweep.csv", 64)
+    assert str(tmp_path) not in str(run.to_dict())
+
+
+def test_importers_of_other_packages_are_found_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Theirs:
+        name = "their format"
+
+        def load(self) -> Theirs:
+            return self
+
+        def sniff(self, path: Path) -> bool:
+            return path.suffix == ".their"
+
+        def read(self, path: Path) -> list[Run]:
+            return [make_run(RunMeta(kind="imported", tool="theirs"))]
+
+    asked = []
+
+    def entry_points(group: str) -> list[Theirs]:
+        asked.append(group)
+        return [Theirs()]
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    (tmp_path / "x.their").write_text("anything")
+    assert load(tmp_path / "x.their")[0].meta.tool == "theirs"
+    assert set(asked) == {"inferometer.importers"}
+    assert "their format" in registry.importers()
