@@ -16,7 +16,7 @@ from inferometer.sim.rules import RECORD_S, Rules
 from inferometer.specs.deployment import Deployment
 from inferometer.specs.workload import Workload
 from inferometer.steptime.costs import TICKS_PER_S, StepCosts, sheet_costs
-from inferometer.steptime.memory import memory, pool_blocks, what_would_fit
+from inferometer.steptime.memory import Memory, memory, pool_blocks, what_would_fit
 from inferometer.workload import Requests, generate
 
 Ints = NDArray[np.int64]
@@ -62,8 +62,9 @@ def simulate(
     chosen_name = policy or ENGINE_POLICY[deployment.engine]
     chosen = policy_named(chosen_name)
     requests = generate(workload, seed)
-    rules = rules_for(chosen, engine_rules(deployment, requests))
-    engine = Engine(chosen, rules, costs or sheet_costs(deployment), deployment.resolved().max_model_len)
+    found = fitting_memory(deployment)
+    rules = rules_for(chosen, engine_rules(deployment, found, requests))
+    engine = Engine(chosen, rules, costs or sheet_costs(deployment), found.max_model_len)
     engine.check(requests)
     parts = engine.parts(requests, deployment)
     replicas = [engine.run(requests, parts, i, token_times) for i in range(len(parts))]
@@ -75,11 +76,11 @@ def simulate(
     )
 
 
-def engine_rules(deployment: Deployment, requests: Requests) -> Rules:
-    """The scheduler's limits: the flags, and the KV pool as the engine finds it.
+def fitting_memory(deployment: Deployment) -> Memory:
+    """The deployment's memory budget.
 
     Raises:
-        DoesNotFitError: there is no pool.
+        DoesNotFitError: there is no KV pool; says by how much and what would fit.
     """
     found = memory(deployment)
     if not found.fits:
@@ -89,6 +90,11 @@ def engine_rules(deployment: Deployment, requests: Requests) -> Rules:
             f"{deployment.model.name} does not fit on {deployment.chips} x {deployment.chip.name}: "
             f"{short:.1f} GiB short on each; would fit: {advice}"
         )
+    return found
+
+
+def engine_rules(deployment: Deployment, found: Memory, requests: Requests) -> Rules:
+    """The scheduler's limits: the flags, and the KV pool as the engine finds it."""
     typical = int(np.mean(requests.prompt_tokens + requests.output_tokens))
     blocks = pool_blocks(deployment, found, typical)
     return Rules.from_flags(deployment.resolved(), blocks, requests.concurrency, requests.think_time_s)

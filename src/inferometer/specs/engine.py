@@ -50,21 +50,6 @@ class EngineFlags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     mamba_ssm_cache_dtype: str = "auto"
 
 
-class Startup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Constants of what an engine's start-up takes beside weights and activations (engines.md 1.4)."""
-
-    sampler_copies: float
-    """Copies of the fp32 logits (rows x vocabulary x 4 bytes) that the sampler holds at its peak."""
-    sampler_base_gib: float
-    """Added to them."""
-    non_torch_gib: float
-    """Contexts and the like a device takes outside PyTorch, on one chip."""
-    non_torch_tensor_parallel_gib: float
-    """The same with tensor parallelism: communicators' buffers too."""
-    non_torch_pipeline_parallel_gib: float
-    """The same under pipeline parallelism without tensor parallelism."""
-
-
 def engines() -> list[str]:
     """Names of the engines that have presets, sorted.
 
@@ -91,19 +76,6 @@ def resolve_version(engine: str, version: str = "") -> str:
     if not _release(preset["first"]) <= _release(version) <= _release(preset["last"]):
         raise InputError("engine_version", version, f"a {engine} release from {preset['first']} to {preset['last']}")
     return version
-
-
-def startup_constants(engine: str, version: str = "") -> Startup:
-    """What this version's start-up takes beside weights and activations.
-
-    Raises:
-        UnknownNameError, InputError: as `resolve_version`.
-
-    >>> startup_constants("vllm", "0.16.0").sampler_copies, startup_constants("vllm", "0.19.0").sampler_copies
-    (9.4, 3.6)
-    """
-    entry = _since(_preset(engine)["startup"], resolve_version(engine, version))[-1]
-    return msgspec.convert({key: value for key, value in entry.items() if key != "since"}, Startup)
 
 
 def resolve_flags(engine: str, version: str, chip: Chip, model: Model, flags: Mapping[str, Any]) -> EngineFlags:

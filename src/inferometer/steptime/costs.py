@@ -174,7 +174,7 @@ class SheetModel:
         ops, eff, dep = self.ops, self.eff, self.dep
         if not ops.moe_layers:
             return np.zeros_like(tokens)
-        together = tokens * (dep.data_parallel_size if dep.enable_expert_parallel else 1)
+        together = tokens * dep.data_parallel_size  # replicas bring their tokens to the same experts
         share = ops.experts_per_token / ops.experts
         distinct = ops.experts * (1 - (1 - share) ** (eff.routing_skew * together))
         distinct = np.where(together > 0, np.maximum(distinct, ops.experts_per_token), 0)
@@ -187,7 +187,7 @@ class SheetModel:
         return self.smooth_max(read, compute) * uneven / self.fp4_penalty(ops.expert_weight_format)
 
     def communication_s(self, tokens: Floats) -> Floats:
-        """Two all-reduces a layer (tensor parallel), two all-to-alls a MoE layer (expert parallel), pipeline hops."""
+        """Two all-reduces a layer (tensor parallel), two all-to-alls a MoE layer (data parallel), pipeline hops."""
         ops, eff, tp, dp = self.ops, self.eff, self.dep.tensor_parallel_size, self.dep.data_parallel_size
         message = tokens * ops.hidden_bytes / (self.link() * eff.link_share)
         total = np.zeros_like(tokens)
@@ -195,7 +195,7 @@ class SheetModel:
             latency = eff.allreduce_pcie_s if self.chip.link_kind in ("pcie", "none") else eff.allreduce_s
             latency *= 1 + eff.allreduce_growth * np.log2(tp / 2)
             total = total + 2 * ops.layers * (latency + message * 2 * (tp - 1) / tp)
-        if dp > 1 and self.dep.enable_expert_parallel and ops.moe_layers:
+        if dp > 1 and ops.moe_layers:
             ranks = ops.experts_ranks
             total = total + 2 * ops.moe_layers * (eff.alltoall_s + message * 1.5 * (ranks - 1) / ranks)
         return total + (self.pp - 1) * (eff.hop_s + message)

@@ -12,6 +12,7 @@ Constants: `Startup` and `STARTUPS`, each with the rows it was read from.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator
 from decimal import Decimal
@@ -126,6 +127,10 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank lacks for that; 0 where it fits."""
     reason: str
     """Why it does not fit; "" where it does."""
+    max_model_len: int
+    """The longest request: the flag; where it is not set, the model's own length or the longest that the pool holds."""
+    note: str
+    """What the engine must be told beside the flags given; "" for nothing."""
     # the whole model
     weight_bytes: int
     """Text model, and towers of other modalities that the engine loads too."""
@@ -203,7 +208,8 @@ def _budget(deployment: Deployment, layout: KvLayout, stage: Stage, requested: i
     flags, model, tp = deployment.resolved(), deployment.model, deployment.tensor_parallel_size
     kv = deployment.kv_dtype_bytes()
     blocks = max(0, room // block) if block else 0
-    per_request = layout.blocks_per_request(flags.max_model_len)
+    longest = _longest(deployment, layout, blocks)
+    per_request = layout.blocks_per_request(longest)
     fits = room > 0 and blocks >= per_request
     if flags.num_gpu_blocks_override is not None and room > 0:
         # set by hand, and as small as one likes: the engine checks the length against memory, not against this
@@ -213,7 +219,9 @@ def _budget(deployment: Deployment, layout: KvLayout, stage: Stage, requested: i
     return Memory(
         fits=fits,
         shortfall_bytes=0 if fits else per_request * block - room,
-        reason="" if fits else _why_not(room, per_request * block, flags.max_model_len),
+        reason="" if fits else _why_not(room, per_request * block, longest),
+        max_model_len=longest,
+        note=_shortened(flags.max_model_len, longest) if fits else "",
         weight_bytes=weight_bytes(model, deployment),
         kv_bytes_per_token=kv_bytes_per_token(model, kv),
         state_bytes_per_sequence=state_bytes_per_sequence(deployment),
@@ -223,10 +231,36 @@ def _budget(deployment: Deployment, layout: KvLayout, stage: Stage, requested: i
         num_gpu_blocks=blocks if fits else 0,
         bytes_per_block=block,
         block_size=layout.block_size,
-        kv_cache_tokens=_printed_tokens(deployment, layout, blocks, concurrency) if fits else 0,
+        kv_cache_tokens=_printed_tokens(deployment, layout, blocks, concurrency, longest) if fits else 0,
         max_concurrency=concurrency,
         blocks_per_request=per_request,
         terms=tuple(_terms(deployment, stage, requested, room if fits else 0)),
+    )
+
+
+def _longest(deployment: Deployment, layout: KvLayout, blocks: int) -> int:
+    """``max_model_len``; where it is left to the model and the pool is smaller, the longest request that fits.
+
+    The engine would refuse to start with the model's own length and say so; one passes the shorter one then.
+    """
+    flags = deployment.resolved()
+    given = any(name.replace("-", "_") == "max_model_len" for name in deployment.flags)
+    override = flags.num_gpu_blocks_override is not None
+    if given or override or layout.blocks_per_request(flags.max_model_len) <= blocks:
+        return flags.max_model_len
+    size = layout.block_size
+    fitting = bisect.bisect_right(
+        range(1, flags.max_model_len // size + 1), blocks, key=lambda n: layout.blocks_per_request(n * size)
+    )
+    return fitting * size or flags.max_model_len
+
+
+def _shortened(default: int, longest: int) -> str:
+    if longest == default:
+        return ""
+    return (
+        f"one request of the model's own {default:,} tokens does not fit, so the engine would not start: "
+        f"assumes --max-model-len {longest}"
     )
 
 
@@ -244,10 +278,9 @@ def _why_not(room: int, needed: int, longest: int) -> str:
     )
 
 
-def _printed_tokens(deployment: Deployment, layout: KvLayout, blocks: int, concurrency: float) -> int:
+def _printed_tokens(deployment: Deployment, layout: KvLayout, blocks: int, concurrency: float, longest: int) -> int:
     if release(deployment) <= (0, 20):
         return blocks // max(1, len(layout.groups)) * layout.block_size
-    longest = deployment.resolved().max_model_len
     if len(layout.groups) == 1 and longest % layout.block_size == 0:
         return blocks * layout.block_size  # the same, without a rounding error of one token
     return int(concurrency * longest)
@@ -386,7 +419,7 @@ def _moe_workspace(deployment: Deployment, tokens: int) -> int:
         if isinstance(block.mlp, Moe):
             m = block.mlp
             inside = m.latent_size or model.hidden_size
-            width = m.expert_intermediate_size if split.ep > 1 else math.ceil(m.expert_intermediate_size / split.tp)
+            width = math.ceil(m.expert_intermediate_size / split.moe_tp)
             row = max(width, inside) + max(width * (2 if m.gated else 1), inside)
             widest = max(widest, tokens * m.experts_per_token * row * element)
     return widest
@@ -487,6 +520,8 @@ def _simple(deployment: Deployment, overhead_fraction: float) -> Memory:
     tokens = blocks * SIMPLE_BLOCK_TOKENS // deployment.data_parallel_size
     return Memory(
         fits=pool > 0,
+        max_model_len=longest,
+        note="",
         shortfall_bytes=max(0, copies - total) if pool == 0 else 0,
         reason="" if pool > 0 else f"weights exceed the memory by {(copies - total) / GIB:.2f} GiB",
         weight_bytes=weights,

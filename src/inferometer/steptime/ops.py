@@ -57,13 +57,13 @@ class RankOps(msgspec.Struct, frozen=True, kw_only=True):
     experts: int
     experts_per_token: int
     expert_weight_bytes: float
-    """One expert of one layer, the rank's share (divided by tp without expert parallelism, whole with it)."""
+    """One expert of one layer, the rank's share (cut over tensor x data ranks, or whole with expert parallelism)."""
     expert_flops_per_token: float
     """2 x activated expert parameters of one token over all layers, whole model."""
     expert_format: str
     expert_weight_format: str
     experts_ranks: int
-    """Ranks among which the experts' work is divided (tp, or tp x dp with expert parallelism)."""
+    """Ranks among which the experts' work is divided (tensor x data; `Split`)."""
     # attention
     kv_reads: tuple[KvRead, ...]
     """Softmax attention layers (not MLA), by window; of sparse MLA layers the latents that are chosen."""
@@ -169,7 +169,7 @@ def _experts(deployment: Deployment) -> dict[str, Any]:
         "expert_flops_per_token": 2.0 * activated,
         "expert_format": compute,
         "expert_weight_format": weights,
-        "experts_ranks": split.ep if split.ep > 1 else split.tp,
+        "experts_ranks": split.ep * split.moe_tp,
     }
 
 
@@ -293,8 +293,8 @@ def _mlp_activations(mlp: Mlp | Moe | None, hidden: int, split: Split) -> float:
     if isinstance(mlp, Mlp):
         return 4 * mlp.intermediate_size / split.tp
     if isinstance(mlp, Moe):
-        cut = 1 if split.ep > 1 else split.tp
-        routed = mlp.experts_per_token * (4 * hidden + 4 * mlp.expert_intermediate_size / cut) / split.ep
+        width = mlp.expert_intermediate_size / split.moe_tp
+        routed = mlp.experts_per_token * (4 * hidden + 4 * width) / split.ep
         return 4 * mlp.shared_intermediate_size / split.tp + routed
     return 0.0
 

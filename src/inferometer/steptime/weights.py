@@ -40,16 +40,22 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """How many ranks share the matrices (``tp``), and the experts (whole experts go to ``ep`` ranks)."""
+    """How many ranks share the matrices (``tp``); the experts are cut over ``moe_tp``, or dealt whole to ``ep``."""
 
     tp: int = 1
+    moe_tp: int = 1
     ep: int = 1
 
     @classmethod
     def of(cls, deployment: Deployment) -> Split:
-        """The split of a deployment: with expert parallelism, experts spread over tensor x data ranks."""
+        """The split of a deployment: tensor x data ranks share the experts, with expert parallelism as whole ones.
+
+        Source: ``vllm/model_executor/layers/fused_moe/config.py:FusedMoEParallelConfig.make``.
+        """
         tp = deployment.tensor_parallel_size
-        return cls(tp=tp, ep=tp * deployment.data_parallel_size if deployment.enable_expert_parallel else 1)
+        ranks = tp * deployment.data_parallel_size
+        whole = deployment.enable_expert_parallel
+        return cls(tp=tp, moe_tp=1 if whole else ranks, ep=ranks if whole else 1)
 
 
 WHOLE = Split()
@@ -238,7 +244,7 @@ def _mlp(kind: Kind, width: int, hidden: int, tp: int, gated: bool, bias: bool) 
 def _moe(m: Moe, hidden: int, split: Split) -> Iterator[Tensor]:
     inside = m.latent_size or hidden
     experts = math.ceil(m.experts / split.ep)
-    width = m.expert_intermediate_size if split.ep > 1 else math.ceil(m.expert_intermediate_size / split.tp)
+    width = math.ceil(m.expert_intermediate_size / split.moe_tp)
     active = m.experts_per_token / m.experts
     rows = width * (2 if m.gated else 1)
     yield Tensor(kind="expert", outputs=rows, inputs=inside, copies=experts, active=active)

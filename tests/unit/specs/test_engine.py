@@ -15,7 +15,6 @@ from inferometer.specs.engine import (
     pad_to_graph,
     resolve_flags,
     resolve_version,
-    startup_constants,
 )
 from inferometer.specs.model import Block, Mlp, Model, Recurrent
 
@@ -247,13 +246,6 @@ def test_unknown_engine_lists_the_known():
         resolve_flags("vlm", "", A100, MODEL, {})
     with pytest.raises(UnknownNameError, match="unknown engine 'static'; known: vllm"):
         resolve_version("static")
-
-
-@pytest.mark.parametrize(("version", "copies"), [("0.11.0", 9.4), ("0.16.0", 9.4), ("0.17.0", 3.6), ("", 3.6)])
-def test_startup_constants(version: str, copies: float):
-    constants = startup_constants("vllm", version)
-    assert constants.sampler_copies == copies
-    assert (constants.non_torch_gib, constants.non_torch_tensor_parallel_gib) == (0.25, 2.1)
 
 
 # --- CUDA graphs -----------------------------------------------------------------------------------------------------

@@ -109,13 +109,23 @@ def test_weights_that_exceed_the_card_leave_exactly_nothing() -> None:
 
 
 def test_a_request_longer_than_the_pool_does_not_fit_and_a_shorter_limit_does() -> None:
-    dep = deployment("llama-3.1-8b", "rtx-4090")
+    dep = deployment("llama-3.1-8b", "rtx-4090", flags={"max_model_len": 131_072})
     found = memory(dep)
     assert not found.fits
     assert "max_model_len" in found.reason
     shorter = next(a for a in what_would_fit(dep) if a.startswith("max_model_len="))
     length = int(shorter.split("=")[1])
     assert memory(deployment("llama-3.1-8b", "rtx-4090", flags={"max_model_len": length})).fits
+
+
+def test_a_limit_left_to_the_model_is_shortened_to_what_fits_and_says_so() -> None:
+    found = memory(deployment("llama-3.1-8b", "rtx-4090"))
+    assert found.fits
+    assert f"--max-model-len {found.max_model_len}" in found.note
+    longer = {"max_model_len": found.max_model_len + found.block_size}
+    assert memory(deployment("llama-3.1-8b", "rtx-4090", flags={"max_model_len": found.max_model_len})).fits
+    assert not memory(deployment("llama-3.1-8b", "rtx-4090", flags=longer)).fits
+    assert memory(deployment("qwen3-8b")).note == ""
 
 
 def test_each_piece_of_advice_holds() -> None:
@@ -183,9 +193,10 @@ def test_layers_left_over_go_to_all_but_the_last_stage() -> None:
     assert sizes == [9, 10, 9]
 
 
-def test_expert_parallelism_spreads_experts_over_replicas() -> None:
-    alone = memory(deployment("qwen3-30b-a3b", data_parallel_size=2))
-    spread = memory(deployment("qwen3-30b-a3b", data_parallel_size=2, enable_expert_parallel=True))
+@pytest.mark.parametrize("whole", [False, True])
+def test_replicas_share_the_experts_cut_or_whole(whole: bool) -> None:
+    alone = memory(deployment("qwen3-30b-a3b"))
+    spread = memory(deployment("qwen3-30b-a3b", data_parallel_size=2, enable_expert_parallel=whole))
     assert spread.weight_bytes == alone.weight_bytes
     experts = 48 * 128 * 3 * 2048 * 768 * 2
     assert alone.weight_bytes_per_rank - spread.weight_bytes_per_rank == experts // 2
