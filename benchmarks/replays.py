@@ -17,6 +17,7 @@ from inferometer.steptime.costs import sheet_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("INFEROMETER_SHARED") or ROOT.parent / "shared")
+FILE = SHARED / "data/vllm_replay_requests.csv"
 STUDIES = {
     "meta-llama/Llama-3.1-8B": "rtxpro6000-llama31-8b",
     "Qwen/Qwen3-32B": "rtxpro6000-qwen3-32b-tp2",
@@ -28,14 +29,8 @@ STATS = ("mean", "p50", "p90", "p99")
 
 def replay(run: im.Run, bound: str = "value") -> im.Run:
     """The measured run's requests through the simulator, on its study's deployment."""
-    dep = im.load_study(STUDIES[str(run.meta.model)]).base.deployment
-    rows = run.requests
-    load = im.Workload.from_requests(
-        arrival_s=rows["sent_s"].to_numpy(),
-        prompt_tokens=rows["prompt_tokens"].to_numpy(),
-        output_tokens=rows["output_tokens"].to_numpy(),
-    )
-    return im.simulate(dep, load, costs=sheet_costs(dep, bound))
+    arm = im.load_study(STUDIES[str(run.meta.model)], {"workload.requests": str(FILE)}).base
+    return im.simulate(arm.deployment, arm.points[0].workload, costs=sheet_costs(arm.deployment, bound))
 
 
 def table(run: im.Run, simulated: im.Run) -> list[str]:
@@ -58,7 +53,7 @@ def main() -> None:
     parser.add_argument("--costs", default="value", choices=("slow", "value", "fast"))
     args = parser.parse_args()
     print(f"{'':10}{'measured':>14}{'simulated':>12}{'error':>9}   (ms)")
-    for run in im.load(SHARED / "data/vllm_replay_requests.csv"):
+    for run in im.load(FILE):
         print("\n".join(table(run, replay(run, args.costs))))
 
 

@@ -18,7 +18,15 @@ from collections.abc import Iterable
 
 
 class InferometerError(Exception):
-    """Base of all errors raised on purpose by this package."""
+    """Base of all errors raised on purpose by this package.
+
+    >>> import inferometer as im
+    >>> try:
+    ...     im.chip("a1000")
+    ... except InferometerError as error:
+    ...     print(str(error).split(";")[0])
+    unknown chip 'a1000'
+    """
 
 
 class InputError(InferometerError):

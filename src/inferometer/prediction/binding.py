@@ -5,25 +5,26 @@ simulated. The phrase is chosen by the first rule that holds:
 
 1. ``KV memory (preemptions)``: some request was preempted.
 2. ``KV memory (requests wait)``: the pool was at least 80 % full on average while 5 % or more of the requests waited.
-3. ``max_num_seqs``: at least 80 % of the slots were busy on average while 5 % or more of the requests waited.
-4. ``arrivals``: an open loop with less than one request running on average.
+3. ``max_num_seqs``: at least 80 % of the slots were busy on average while 5 % or more of the requests waited, and in a
+   closed loop there are more users than slots.
+4. ``arrivals``: an open loop with less than one request in flight on average.
 5. the largest of `time_shares`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
+from numpy.typing import NDArray
 
 from inferometer.records.metrics import Summary
 from inferometer.records.run import Run
 from inferometer.specs.deployment import Deployment
-from inferometer.steptime.costs import SheetModel, StepCosts
 from inferometer.steptime.costs import TICKS_PER_S as TICKS
+from inferometer.steptime.costs import SheetModel, StepCosts
 from inferometer.steptime.efficiencies import efficiencies
 
-Floats = npt.NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 FULL = 0.8
 """A pool or a set of slots this full on average counts as full: filling and draining take the rest."""
@@ -40,15 +41,15 @@ def limited_by(deployment: Deployment, run: Run, summary: Summary, shares: dict[
     >>> limited_by.__name__
     'limited_by'
     """
-    queue = _queue(deployment, summary)
+    queue = _queue(deployment, run, summary)
     if queue:
         return queue
-    if run.meta.request_rate_per_s is not None and summary.running is not None and summary.running < 1:
+    if run.meta.request_rate_per_s is not None and (summary.mean_in_flight or 1.0) < 1:
         return "arrivals"
     return max(shares, key=lambda name: shares[name], default="")
 
 
-def _queue(deployment: Deployment, summary: Summary) -> str:
+def _queue(deployment: Deployment, run: Run, summary: Summary) -> str:
     if summary.preemptions:
         return "KV memory (preemptions)"
     running, waiting = summary.running or 0.0, summary.waiting or 0.0
@@ -57,7 +58,9 @@ def _queue(deployment: Deployment, summary: Summary) -> str:
     if (summary.kv_usage or 0.0) >= FULL:
         return "KV memory (requests wait)"
     slots = deployment.resolved().max_num_seqs * deployment.data_parallel_size
-    return "max_num_seqs" if running >= FULL * slots else ""
+    closed = run.meta.request_rate_per_s is None and run.meta.concurrency is not None
+    enough = closed and (run.meta.concurrency or 0) <= slots
+    return "max_num_seqs" if running >= FULL * slots and not enough else ""
 
 
 def time_shares(deployment: Deployment, run: Run, costs: StepCosts) -> dict[str, float]:
@@ -74,19 +77,27 @@ def time_shares(deployment: Deployment, run: Run, costs: StepCosts) -> dict[str,
         served[name].fill_null(0).to_numpy().astype(np.float64)
         for name in ("prompt_tokens", "output_tokens", "cached_tokens")
     )
-    seconds = _decode_seconds(deployment, costs, steps, prompt, np.maximum(output - 1, 0))
-    for cause, spent in _prefill_seconds(deployment, costs, steps, prompt, cached).items():
-        seconds[cause] = seconds.get(cause, 0.0) + spent
+    seconds = cause_seconds(deployment, costs, steps, prompt, output, cached)
     total = sum(seconds.values())
     return {cause: spent / total for cause, spent in seconds.items() if spent > 0} if total else {}
 
 
-def _decode_seconds(
-    deployment: Deployment, costs: StepCosts, steps: float, prompt: Floats, decoded: Floats
+def cause_seconds(
+    deployment: Deployment, costs: StepCosts, steps: float, prompt: Floats, output: Floats, cached: Floats
 ) -> dict[str, float]:
-    """Over the whole run: what its steps cost but for the prompts in them."""
-    model = SheetModel(deployment, efficiencies(deployment.chip))
+    """Engine seconds over a run of so many steps, by cause; summed over replicas."""
+    model, decoded = SheetModel(deployment, efficiencies(deployment.chip)), np.maximum(output - 1, 0)
     rows = np.array([max(1, round(float(decoded.sum()) / steps))])
+    seconds = _decode_seconds(model, costs, steps, rows, prompt, decoded)
+    for cause, spent in _prefill_seconds(model, costs, steps, rows, prompt, cached).items():
+        seconds[cause] = seconds.get(cause, 0.0) + spent
+    return seconds
+
+
+def _decode_seconds(
+    model: SheetModel, costs: StepCosts, steps: float, rows: NDArray[np.int64], prompt: Floats, decoded: Floats
+) -> dict[str, float]:
+    """What the steps cost but for the prompts in them, at the mean number of decoding sequences."""
     one, batch = model.padded(np.array([1])), model.padded(rows)
     alone = float((model.dense_s(one) + model.head_s(np.array([1])))[0])
     together = float((model.dense_s(batch) + model.head_s(rows))[0])
@@ -105,14 +116,14 @@ def _decode_seconds(
 
 
 def _prefill_seconds(
-    deployment: Deployment, costs: StepCosts, steps: float, prompt: Floats, cached: Floats
+    model: SheetModel, costs: StepCosts, steps: float, rows: NDArray[np.int64], prompt: Floats, cached: Floats
 ) -> dict[str, float]:
-    """Over the whole run: what its prompts add to the steps that carry them."""
-    model = SheetModel(deployment, efficiencies(deployment.chip))
+    """What the prompts add to the steps that carry them."""
     budget = len(costs.mixed) - 1
-    full, none, computed = np.array([float(budget)]), np.array([0.0]), prompt - cached
-    products = float((model.dense_s(full) + model.experts_s(full) - model.dense_s(none))[0])
-    messages = float((model.communication_s(full) - model.communication_s(none))[0])
+    batch, full, computed = model.padded(rows), np.array([float(budget)]), prompt - cached
+    added = model.dense_s(full) + model.experts_s(full) - model.dense_s(batch) - model.experts_s(batch)
+    products = max(0.0, float(added[0]))
+    messages = max(0.0, float((model.communication_s(full) - model.communication_s(batch))[0]))
     pairs = sum(
         float(price) * float((2 * computed * np.minimum((prompt + cached) / 2, window)).sum())
         for price, window in zip(costs.pair, costs.window, strict=True)

@@ -37,6 +37,8 @@ SCHEMA = "inferometer/prediction/1"
 STATISTICS = ("mean", "p50", "p90", "p99")
 """What is given of each latency."""
 RATES = ("output_tok_per_s", "per_user_tok_per_s")
+MOST_TOKEN_TIMES = 50_000_000
+"""A point of more output tokens is simulated without their times (8 bytes each), and has no ITL."""
 
 Progress = Callable[[int, int], None]
 """Called with the points done and the points in all."""
@@ -356,9 +358,9 @@ def _points(study: Study, plain: PredictedArm, seed: int | None, count: _Counter
     arm = plain.arm
     costs, slow, fast = (sheet_costs(arm.deployment, bound) for bound in ("value", "slow", "fast"))
     for point in arm.points:
-        runs = [
-            steady(point_run(study, arm, point, seed, costs=each), arm.warmup_requests) for each in (costs, slow, fast)
-        ]
+        times = (point.workload.requests or 0) * plain.output_tokens <= MOST_TOKEN_TIMES
+        each = [point_run(study, arm, point, seed, costs=c, token_times=times) for c in (costs, slow, fast)]
+        runs = [steady(run, arm.warmup_requests) for run in each]
         summaries = [run.summary() for run in runs]
         shares = time_shares(arm.deployment, runs[0], costs)
         yield PredictedPoint(

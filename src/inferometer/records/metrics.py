@@ -115,7 +115,15 @@ class SweepGoodput(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Every metric of one run; None for what it cannot say. Token counts are those of completed requests."""
+    """Every metric of one run; None for what it cannot say. Token counts are those of completed requests.
+
+    >>> from inferometer.records.run import RunMeta, make_run
+    >>> columns = {"sent_s": [0.0, 0.0], "first_token_s": [0.4, 0.6], "last_token_s": [1.4, 1.6], "end_s": [1.4, 1.6]}
+    >>> counts = {"prompt_tokens": [100, 100], "output_tokens": [11, 11]}
+    >>> summary = make_run(RunMeta(kind="measured"), columns | counts).summary()
+    >>> summary.ttft_s.p50, summary.output_tok_per_s, summary.goodput(ttft_s=0.5).attainment
+    (0.5, 13.75, 0.5)
+    """
 
     requests: int | None = None
     """Requests sent."""
@@ -646,6 +654,14 @@ def sweep_goodput(
     the joint attainment of `Summary.goodput`. A point that does not state a percentile does not qualify by it.
 
     Raises `InputError` for no runs, no limit, no run with a token rate, or a limit on a metric that no run states.
+
+    >>> from inferometer.records.run import RunMeta, make_run
+    >>> def point(users, tok_per_s, ttft_s):
+    ...     stated = {"output_tok_per_s": tok_per_s, "ttft_s.p50": ttft_s, "ttft_s.p99": 2 * ttft_s}
+    ...     return make_run(RunMeta(kind="imported", concurrency=users, stated=stated))
+    >>> good = sweep_goodput([point(8, 640.0, 0.1), point(16, 1140.0, 0.3), point(64, 2505.0, 0.6)], ttft_s=0.5)
+    >>> good.p50.concurrency, good.p99.concurrency, good.raw_max.concurrency
+    (16, 8, 64)
     """
     limits = _limits(ttft_s=ttft_s, tpot_s=tpot_s, itl_s=itl_s, e2e_s=e2e_s)
     points = [(_point(run, s), s) for run in runs if (s := run.summary()).output_tok_per_s is not None]

@@ -42,9 +42,10 @@ class Grid:
         widths = self._widths(gap)
         if self._grouped:
             yield self._group_line(widths, gap)
-        first = self.columns[0].header if self._grouped else self.title
-        headers: list[Cell] = [first or self.columns[0].header, *(column.header for column in self.columns[1:])]
-        yield self._line(headers, widths, gap, self.faint, self.accent if not self._grouped else self.faint)
+        first = self.columns[0].header if self._grouped else self.title or self.columns[0].header
+        headers: list[Cell] = [first, *(column.header for column in self.columns[1:])]
+        if any(headers):
+            yield self._line(headers, widths, gap, self.faint, self.accent if not self._grouped else self.faint)
         for row in self.rows:
             yield self._line(row, widths, gap)
 
@@ -75,7 +76,7 @@ class Grid:
                 start = i
 
     def _group_line(self, widths: list[int], gap: int) -> Text:
-        line = Text(self.title, style=self.accent)
+        line = Text.assemble((self.title, self.accent))
         for start, end in self._groups():
             begin = sum(widths[:start]) + gap * start
             span = sum(widths[start:end]) + gap * (end - start - 1)
@@ -115,9 +116,10 @@ def figure(value: float | None) -> str:
         return f"{value:,}"
     text = format_count(value)
     number = abs(float(text.replace(",", "")))
-    if not math.isfinite(number) or not 1e-3 <= number < 99.95:
+    if not 1e-3 <= number < 100:
         return text
-    return f"{value:.{2 - math.floor(math.log10(number))}f}"
+    whole, _, decimals = text.partition(".")
+    return f"{whole}.{decimals.ljust(2 - math.floor(math.log10(number)), '0')}"
 
 
 def milliseconds(time_s: float | None) -> str:

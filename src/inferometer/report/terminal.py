@@ -1,8 +1,8 @@
 """What the commands print: the answer in one sentence, then tables, then the next command to paste.
 
 At most 100 columns; right-aligned figures of three significant digits with the unit in the header; one accent colour,
-and red for what does not fit or is missed. Plain text where the output is no terminal or ``NO_COLOR`` is set. Nothing is
-computed here: every figure comes from a Prediction, a Score, a Run's Summary or a catalog entry.
+and red for what does not fit or is missed. Plain text where the output is no terminal or ``NO_COLOR`` is set. Nothing
+is computed here: every figure comes from a Prediction, a Score, a Run's Summary or a catalog entry.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from inferometer.prediction.predict import PredictedArm, PredictedPoint, Prediction, point_name
@@ -24,7 +24,7 @@ from inferometer.scoring.score import ArmScore, MetricScore, Row, Score
 from inferometer.specs.deployment import Deployment
 from inferometer.specs.engine import resolve_version
 from inferometer.specs.slo import Slo
-from inferometer.specs.workload import Workload
+from inferometer.specs.workload import Uniform, Workload
 from inferometer.steptime.memory import Memory, Term
 from inferometer.units import format_bytes_gib, format_count
 
@@ -58,7 +58,8 @@ def make_console(file: IO[str] | None = None, *, stderr: bool = False) -> Consol
 
 def progress_bar(console: Console) -> Progress:
     """A bar with how many are done and the time left; it leaves no trace when it ends."""
-    columns = (TextColumn("{task.description}"), BarColumn(complete_style=ACCENT), MofNCompleteColumn())
+    bar = BarColumn(style=FAINT, complete_style=ACCENT, finished_style=ACCENT, pulse_style=ACCENT)
+    columns = (TextColumn("{task.description}"), bar, TextColumn("{task.completed} of {task.total}"))
     return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
 
 
@@ -97,11 +98,14 @@ def answer(arm: PredictedArm) -> list[str]:
         return [first, f"{found.reason[:1].upper()}{found.reason[1:]}."]
     each = f" on each of {deployment.chips} chips" if deployment.chips > 1 else ""
     tokens = format_count(found.kv_cache_tokens * deployment.data_parallel_size)
-    room = f"{count(arm.limits.preemption_concurrency)} requests of {count(arm.prompt_tokens + arm.output_tokens)} tokens"
+    each_tokens = count(arm.prompt_tokens + arm.output_tokens)
+    room = f"{count(arm.limits.preemption_concurrency)} requests of {each_tokens} tokens"
     fits = f"It fits: {format_bytes_gib(found.kv_pool_bytes)} of KV cache{each}, {tokens} tokens, {room} at once."
+    sentences = [fits, _knee(arm)]
     if arm.limits.first_to_bind == "max_num_seqs":
-        fits = f"{fits[:-1]}; max_num_seqs lets {count(arm.limits.max_num_seqs)} run."
-    return [fits, _knee(arm), *([f"No points: {arm.note}."] if arm.note else [])]
+        slots = count(arm.limits.max_num_seqs)
+        sentences.insert(1, f"max_num_seqs binds before the cache: {slots} requests run at once.")
+    return [*sentences, f"No points: {arm.note}."] if arm.note else sentences
 
 
 def _knee(arm: PredictedArm) -> str:
@@ -138,6 +142,8 @@ def load(workload: Workload) -> str:
 def _length(length: Any) -> str:
     if isinstance(length, int):
         return f"{length:,}"
+    if isinstance(length, Uniform):
+        return f"{length.low:,}-{length.high:,}"
     mean = getattr(length, "mean", None)
     mean = mean() if callable(mean) else mean
     return f"~{count(float(mean))}" if mean is not None else "varied"
@@ -274,7 +280,8 @@ def _arms_grid(arms: Sequence[PredictedArm]) -> Grid:
 
 def _goodput_cells(goodput: SweepGoodput | None) -> list[str]:
     points = (goodput.p50, goodput.p99, goodput.raw_max) if goodput else (None, None, None)
-    return ["none" if goodput and point is None else figure(point and point.output_tok_per_s) for point in points]
+    none = "none" if goodput else figure(None)
+    return [none if point is None else figure(point.output_tok_per_s) for point in points]
 
 
 def _differences(base: dict[str, Any], arm: dict[str, Any]) -> list[str]:
@@ -300,12 +307,12 @@ def _closing(pred: Prediction) -> list[str]:
     arm, ranges = pred.base, "Ranges: every constant of the step-time model at its slow and at its fast end."
     if len(pred.arms) > 1:
         slo = f" ({limits(arm.arm.slo)})" if arm.arm.slo.limits() else ""
-        return [f"TTFT knee: first C with p99 > 2 x p50. Goodput{slo} by marginal percentile."]
+        return ["TTFT knee: first C with p99 > 2 x p50.", f"Goodput{slo} by marginal percentile."]
     lines = goodput(arm.goodput, arm.arm.slo)
     closed, knee = arm.ttft_knee_closed_form, arm.ttft_knee_concurrency
     if closed is not None:
-        first = f"TTFT knee (p99 > 2 x p50) at C = {knee}" if knee else "No TTFT knee (p99 > 2 x p50) up to here"
-        lines = [f"{first}; if all users sent at once it would be at C = {closed}.", *lines]
+        first = f"TTFT knee (p99 > 2 x p50) at C={knee}" if knee else "No TTFT knee (p99 > 2 x p50) up to here"
+        lines = [f"{first}; if all users sent at once it would be at C={closed}.", *lines]
     return [*lines, ranges]
 
 
@@ -318,16 +325,15 @@ def goodput(found: SweepGoodput | None, slo: Slo) -> list[str]:
 
 def goodput_points(found: SweepGoodput) -> str:
     """The goodput's points, and the raw maximum with how many times the goodput it is."""
-    gaps = " and ".join(f"{figure(gap)} x" for gap in (found.gap_p99, found.gap_p50) if gap)
-    raw = f"raw maximum {_goodput_at(found.raw_max)}{f' ({gaps})' if gaps else ''}"
+    gaps = ", ".join(f"{figure(gap)}x" for gap in (found.gap_p99, found.gap_p50) if gap)
+    raw = f"raw {_goodput_at(found.raw_max)}{f' ({gaps})' if gaps else ''}"
     return f"p99 {_goodput_at(found.p99)}, p50 {_goodput_at(found.p50)}; {raw}"
 
 
 def _goodput_at(point: GoodputPoint | None) -> str:
     if point is None:
         return "none"
-    at = f"C = {point.concurrency}" if point.request_rate_per_s is None else f"{point.request_rate_per_s:g}/s"
-    return f"{figure(point.output_tok_per_s)} tok/s at {at}"
+    return f"{figure(point.output_tok_per_s)} tok/s at {_load(point.concurrency, point.request_rate_per_s)}"
 
 
 def limits(slo: Slo) -> str:
@@ -344,9 +350,14 @@ def _refused(pred: Prediction, console: Console) -> None:
 def _next(pred: Prediction, console: Console, study: str) -> None:
     if not pred.base.fits:
         fixes = [f"--set {_key(change)}" for change in pred.base.would_fit]
-        say(console, "What would make it fit:" if fixes else "Nothing that was tried makes it fit: a smaller model would.")
-        for fix in fixes:
-            command(console, "", f"inferometer predict {study} {fix}" if study else fix)
+        say(
+            console,
+            "What would make it fit:" if fixes else "Nothing that was tried makes it fit: a smaller model would.",
+        )
+        for row, fix in enumerate(fixes):
+            command(
+                console, "  or  " if row else "  ", fix if row or not study else f"inferometer predict {study} {fix}"
+            )
     elif study:
         command(console, "Score it once you have measured:  ", f"inferometer score {study} MEASURED")
 
@@ -368,7 +379,7 @@ def run_summary(runs: Sequence[Run], console: Console, summaries: Sequence[Summa
         Column("tok/s", group="out"),
         *LATENCIES,
         Column("p50", group="E2E s"),
-        Column("empted", group="pre-"),
+        Column("preempted"),
         Column("id", "left"),
     )
     grid = _grid("Runs", columns)
@@ -440,11 +451,15 @@ def run_details(run: Run, console: Console) -> None:
     """One run: what it was, its rates, and the distribution of each latency."""
     meta, summary = run.meta, run.summary()
     say(console, f"{run.id}  {meta.name or meta.model or ''}", style=HEADING)
-    facts = {
+    facts: dict[str, Any] = {
         "kind": meta.kind, "tool": f"{meta.tool} {meta.tool_version}".strip(), "model": meta.model, "chip": meta.chip,
         "load": run_load(run), "policy": meta.policy, "seed": meta.seed, "created": meta.created, "source": meta.source,
     }  # fmt: skip
-    say(console, "   ".join(f"{key} {value}" for key, value in facts.items() if value not in (None, "")))
+    grid = _grid("", [Column("", "left"), Column("", "left")])
+    for key, value in facts.items():
+        if value not in (None, ""):
+            grid.add(Text(key, style=FAINT), str(value))
+    show(grid, console)
     for note in meta.notes:
         say(console, note, style=FAINT)
     rates = {
@@ -463,7 +478,12 @@ def _distributions(summary: Summary) -> Grid:
     grid = _grid("ms", [Column("", "left"), *map(Column, columns)])
     for name in STAT_NAMES:
         stat: Stat = getattr(summary, name)
-        if not name.endswith("_per_s") and any(getattr(stat, column) is not None for column in columns[1:]):
+        same = name.endswith("_from_scheduled_s") and stat == getattr(summary, name.replace("_from_scheduled", ""))
+        if (
+            not name.endswith("_per_s")
+            and not same
+            and any(getattr(stat, column) is not None for column in columns[1:])
+        ):
             values = stat.to_dict(1000)
             grid.add(name.removesuffix("_s"), *(figure(values[column]) for column in columns))
     return grid
@@ -501,13 +521,15 @@ def verdict(card: Score) -> str:
     if not card.rows:
         return "Nothing to compare: no measured point is predicted, or none states a figure that is."
     within = len(card.rows) - len(card.missed)
-    worst = max(card.rows, key=lambda row: abs(row.error_pct or 0.0))
+    points = list(filter(_is_point, card.rows)) or card.rows
+    worst = max(points, key=lambda row: abs(row.error_pct or 0.0))
     text = f"{within} of {len(card.rows)} figures within {_tolerance(card)}"
     known = [row.inside for row in card.rows if row.inside is not None]
     if known:
         text += f", {sum(known)} of {len(known)} measurements inside the predicted range"
     where = _where(worst)
-    return f"{text}; worst {signed(worst.error_pct)} %, {metric_name(worst.metric)}{f' at {where}' if where else ''}."
+    name = metric_name(worst.metric).removesuffix(" ms")
+    return f"{text}; worst {signed(worst.error_pct)} %, {name}{f' at {where}' if where else ''}."
 
 
 def _tolerance(card: Score) -> str:
@@ -517,7 +539,7 @@ def _tolerance(card: Score) -> str:
 def _where(row: Row) -> str:
     if row.request_rate is not None:
         return f"{row.request_rate:g}/s"
-    return f"C = {row.concurrency}" if row.concurrency is not None else ""
+    return f"C={row.concurrency}" if row.concurrency is not None else ""
 
 
 def metric_name(metric: str) -> str:
@@ -534,12 +556,14 @@ def metric_name(metric: str) -> str:
 
 def _row_grid(card: Score) -> Grid:
     names = ("predicted", "measured", "error %")
-    grid = _grid("Metric", [Column("", "left"), *map(Column, names), Column("", "left"), Column("range", "left")])
+    ranges = any(row.low is not None for row in card.rows)
+    last = [Column("range", "left")] if ranges else []
+    grid = _grid("Metric", [Column("", "left"), *map(Column, names), Column(f"{_tolerance(card)}", "left"), *last])
     for row in card.rows:
         bounds = "" if row.low is None else f"{figure(row.low)}-{figure(row.high)}"
         figures = (figure(row.predicted), figure(row.measured), signed(row.error_pct))
         mark = Text("missed", style=BAD) if row.verdict == "miss" else "within"
-        grid.add(metric_name(row.metric), *figures, mark, bounds)
+        grid.add(metric_name(row.metric), *figures, mark, *([bounds] if ranges else []))
     return grid
 
 
@@ -577,26 +601,28 @@ def _cells(row: Row | None) -> list[Cell]:
 
 
 def _metric_grid(card: Score) -> Grid:
+    metrics = card.by_metric
+    ranges = any(metric.with_interval for metric in metrics)
     columns = (
         Column("", "left"),
         Column("points"),
         Column(f"within {_tolerance(card)}"),
-        Column("inside range"),
+        *([Column("inside range")] if ranges else []),
         Column("mean |error| %"),
         Column("worst %"),
         Column("at", "left"),
     )
     grid = _grid("By metric", columns)
-    for metric in card.by_metric:
-        grid.add(metric_name(metric.metric), *_metric_cells(metric))
+    for metric in metrics:
+        grid.add(metric_name(metric.metric), *_metric_cells(metric, ranges))
     return grid
 
 
-def _metric_cells(metric: MetricScore) -> list[str]:
+def _metric_cells(metric: MetricScore, ranges: bool) -> list[str]:
     return [
         str(metric.points),
         str(metric.within),
-        f"{metric.inside} of {metric.with_interval}" if metric.with_interval else "",
+        *([f"{metric.inside} of {metric.with_interval}"] if ranges else []),
         figure(metric.mean_abs_error_pct),
         signed(metric.worst.error_pct),
         _where(metric.worst),
@@ -611,7 +637,7 @@ def _arm_lines(arm: ArmScore) -> list[str]:
         lines.append(f"  predicted {goodput_points(arm.predicted_goodput)}.")
         lines.append(f"  measured  {goodput_points(arm.measured_goodput)}.")
     if arm.predicted_ttft_knee or arm.measured_ttft_knee:
-        knees = [f"C = {knee}" if knee else "none" for knee in (arm.predicted_ttft_knee, arm.measured_ttft_knee)]
+        knees = [f"C={knee}" if knee else "none" for knee in (arm.predicted_ttft_knee, arm.measured_ttft_knee)]
         lines.append(f"TTFT knee (p99 > 2 x p50) predicted {knees[0]}, measured {knees[1]}.")
     share = arm.share_of_ceiling
     if share:
@@ -644,7 +670,7 @@ def say(console: Console, text: str = "", style: str = "") -> None:
 
 def command(console: Console, before: str, text: str) -> None:
     """Print a command that can be pasted: never wrapped."""
-    console.print(Text.assemble(before or "  ", (text, ACCENT)), soft_wrap=True)
+    console.print(Text.assemble(before, (text, ACCENT)), soft_wrap=True)
 
 
 def _grid(title: str, columns: Sequence[Column]) -> Grid:

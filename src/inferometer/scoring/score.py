@@ -151,7 +151,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def sweep(self) -> list[dict[str, Any]]:
-        """One row a point: by metric of `SWEEP`, ``predicted``, ``measured`` and ``error_pct``, where both are known."""
+        """One row a point: by metric of `SWEEP`, predicted, measured and error_pct, where both sides are known."""
         table: dict[tuple[Any, ...], dict[str, Any]] = {}
         for row in self.rows:
             if row.metric in SWEEP:
@@ -427,9 +427,11 @@ def _sweep_rows(arm: ArmScore, tolerance: float) -> Iterator[Row]:
         knees = (float(arm.predicted_ttft_knee), float(arm.measured_ttft_knee))
         yield _row("ttft_knee_concurrency", "users", *knees, tolerance, arm=arm.name)
     mine, theirs = arm.predicted_goodput, arm.measured_goodput
+    if mine is None or theirs is None:
+        return
     for name, ours, measured in (
-        ("goodput.p50", mine and mine.p50, theirs and theirs.p50),
-        ("goodput.p99", mine and mine.p99, theirs and theirs.p99),
+        ("goodput.p50", mine.p50, theirs.p50),
+        ("goodput.p99", mine.p99, theirs.p99),
     ):
         if ours is not None and measured is not None:
             yield _row(name, "tok/s", ours.output_tok_per_s, measured.output_tok_per_s, tolerance, arm=arm.name)

@@ -93,7 +93,12 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """A study, resolved: arm 0 is the base, the others are its ``[[arm]]`` tables in order. Made by `load_study`."""
+    """A study, resolved: arm 0 is the base, the others are its ``[[arm]]`` tables in order. Made by `load_study`.
+
+    >>> import inferometer as im
+    >>> [arm.name for arm in im.load_study("a100-qwen3-8b").arms][:2]
+    ['base', 'context-8k']
+    """
 
     name: str
     arms: tuple[Arm, ...]

@@ -42,6 +42,11 @@ class StepCosts(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     with T tokens in all, r sampled rows, s sequences. ``context_k`` is the summed context of the decoding sequences,
     each capped at ``window[k]``; ``half_pairs_k`` is twice the (query, key) pairs of the chunks under that window;
     ``start_k`` the tokens before each chunk, capped.
+
+    >>> import inferometer as im
+    >>> costs = sheet_costs(im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb")))
+    >>> costs.decode_step_s(sequences=64, context_tokens=1000) < costs.prefill_step_s(tokens=2048)
+    True
     """
 
     decode: Ints

@@ -119,7 +119,14 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment's memory budget. See the fields for what each is counted over."""
+    """A deployment's memory budget. See the fields for what each is counted over.
+
+    >>> import inferometer as im
+    >>> dep = im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("h200-sxm-141gb"))
+    >>> found = im.memory(dep)
+    >>> found.fits, found.kv_bytes_per_token, [term.name for term in found.terms][:3]
+    (True, 147456, ['total', 'requested', 'outside the engine'])
+    """
 
     fits: bool
     """Whether weights and working memory leave room for at least one request of ``max_model_len``."""

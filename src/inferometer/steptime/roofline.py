@@ -20,6 +20,11 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     """Closed forms at one context length; batch is the number of sequences of one replica.
 
     Decoding ``batch`` sequences reads ``W + batch * kv_bytes_per_sequence`` and computes ``batch * 2 P``.
+
+    >>> import inferometer as im
+    >>> dep = im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb"))
+    >>> im.roofline(dep, context_tokens=1000).ridge_flops_per_byte
+    153.01618440411966
     """
 
     context_tokens: int

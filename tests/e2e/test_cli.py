@@ -1,0 +1,537 @@
+"""The program as a user runs it: answers, exit statuses, JSON, the store; bad input gets one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import inferometer as im
+from inferometer.cli import founding_sweep
+from inferometer.cli.main import app, main
+from shared import shared
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDY = """
+model = "Qwen/Qwen3-8B"
+chip = "a100-sxm4-80gb"
+
+[deployment]
+engine_version = "0.26.0"
+
+[workload]
+prompt_tokens = 256
+output_tokens = 16
+concurrency = [1, 2]
+
+[slo]
+ttft_ms = 500
+tpot_ms = 50
+"""
+LENGTHS = ["--prompt-tokens", "256", "--output-tokens", "16"]
+FLAGS = ["--model", "Qwen/Qwen3-8B", "--chip", "a100-sxm4-80gb", "--concurrency", "1,2", *LENGTHS]
+COMMANDS = ("predict", "simulate", "score", "import", "runs", "catalog", "demo")
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("INFEROMETER_STORE", raising=False)
+    (tmp_path / "study.toml").write_text(STUDY)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str]):
+    def command(*words: str) -> Ran:
+        capsys.readouterr()
+        try:
+            status = main(words)
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        return Ran(status, *capsys.readouterr())
+
+    return command
+
+
+def sweep_csv(path: Path, factor: float = 1.0) -> Path:
+    """The study's own prediction as a sweep table, its throughput times a factor."""
+    points = im.predict("study.toml").to_dict()["points"]
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["concurrency", "output_tok_per_s", "ttft_ms_p50"])
+        for point in points:
+            table.writerow([point["concurrency"], factor * point["output_tok_per_s"], point["ttft_ms"]["p50"]])
+    return path
+
+
+def request_csv(path: Path, run: im.Run, slower: float = 1.0) -> Path:
+    """A run's requests as a request table; tokens come ``slower`` times as long after sending."""
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["model", "queued_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s"])
+        for row in run.requests.iter_rows(named=True):
+            first, last = (
+                row["sent_s"] + slower * (row[key] - row["sent_s"]) for key in ("first_token_s", "last_token_s")
+            )
+            lengths = (row["prompt_tokens"], row["output_tokens"])
+            table.writerow(["Qwen3-8B", row["sent_s"], *lengths, first, last])
+    return path
+
+
+# --- help
+
+
+def test_the_commands_are_those_documented():
+    assert tuple(name for name in app if not name.startswith("-")) == COMMANDS
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--help",), *((name, "--help") for name in COMMANDS), ("runs", "show", "--help")]
+)
+def test_help_has_an_example(words: tuple[str, ...], run: Any):
+    ran = run(*words)
+    assert ran.status == 0
+    assert re.search(r"^Examples?:\n +inferometer |^Start with:  inferometer demo", ran.out, flags=re.M)
+    assert max(map(len, ran.out.splitlines())) <= 100
+
+
+def test_help_is_quick():
+    code = "from inferometer.cli.main import main; main(['--help'])"
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True
+        )
+        took.append(time.perf_counter() - start)
+        assert done.returncode == 0
+    assert min(took) < 0.3
+
+
+def test_version(run: Any):
+    assert run("--version").out.strip() == f"inferometer {im.__version__}"
+
+
+# --- predict
+
+
+def test_predict(run: Any):
+    ran = run("predict", "study.toml")
+    assert (ran.status, ran.err) == (0, "")
+    assert "It fits: " in ran.out
+    assert ran.out.rstrip().endswith("inferometer score study.toml MEASURED")
+
+
+def test_predict_json_is_pythons(run: Any):
+    ran = run("predict", "study.toml", "--json")
+    assert ran.json == json.loads(json.dumps(im.predict("study.toml").to_dict()))
+    assert run("predict", "study.toml", "--json", "--seed", "5").json["seed"] == 5
+
+
+def test_predict_by_flags_is_the_same_prediction(run: Any):
+    by_file, by_flags = (
+        run("predict", "study.toml", "--json").json,
+        run("predict", *FLAGS, "--engine-version", "0.26.0", "--json").json,
+    )
+    assert by_flags["points"] == by_file["points"]
+    assert by_flags["memory"] == by_file["memory"]
+
+
+def test_flags_and_set_override_a_file(run: Any):
+    ran = run("predict", "study.toml", "--json", "--concurrency", "4", "--set", "deployment.max_num_seqs=2")
+    assert [point["concurrency"] for point in ran.json["points"]] == [4]
+    assert ran.json["roofline"]["limits"]["max_num_seqs"] == 2
+    assert run("predict", "study.toml", "--request-rate", "1.5", "--json").json["points"][0]["request_rate"] == 1.5
+    both = run("predict", "study.toml", "--concurrency", "4", "--set", "workload.concurrency=[8]", "--json")
+    assert both.json["points"][0]["concurrency"] == 8
+
+
+def test_the_command_to_paste_keeps_flags(run: Any):
+    ran = run("predict", *FLAGS, "--set", "workload.seed=3")
+    command = ran.out.rstrip().splitlines()[-1]
+    words = "--model Qwen/Qwen3-8B --chip a100-sxm4-80gb --prompt-tokens 256 --output-tokens 16 --concurrency 1,2"
+    assert command.endswith(f"inferometer score {words} --set workload.seed=3 MEASURED")
+
+
+def test_predict_what_does_not_fit(run: Any):
+    ran = run("predict", "study.toml", "--model", "meta-llama/Llama-3.1-70B")
+    assert ran.status == 1
+    assert re.search(r"It does not fit: [\d.]+ GiB short", ran.out)
+    assert "--set deployment.tensor_parallel_size=" in ran.out
+    as_json = run("predict", "study.toml", "--model", "meta-llama/Llama-3.1-70B", "--json")
+    assert (as_json.status, as_json.json["memory"]["fits"], as_json.json["points"]) == (1, False, [])
+
+
+def test_quiet_is_one_sentence(run: Any):
+    ran = run("predict", "study.toml", "--quiet")
+    assert ran.out.startswith("It fits: ")
+    assert ran.out.count("\n") == 1
+
+
+def test_packaged_studies_need_no_file(run: Any):
+    ran = run(
+        "predict", "node-70b", "--set", "workload.concurrency=[1]", "--set", "arm.context-8000.workload.concurrency=[1]"
+    )
+    assert ran.status == 0
+    assert "8 x A100-SXM4-80GB tp=8" in ran.out
+
+
+# --- simulate
+
+
+def test_simulate_keeps_its_runs(run: Any):
+    ran = run("simulate", "study.toml", "--json")
+    assert ran.status == 0
+    assert ran.json["schema"] == "inferometer/runs/1"
+    ids = [each["id"] for each in ran.json["runs"]]
+    assert [each["concurrency"] for each in ran.json["runs"]] == [1, 2]
+    assert ran.json["runs"][0]["summary"]["ttft_ms"]["n"] == 10
+    assert [row["id"] for row in run("runs", "--json").json["runs"]] == ids
+    text = run("simulate", "study.toml").out
+    assert all(each in text for each in ids), "the same study gives the same runs"
+    assert len(run("runs", "--json").json["runs"]) == 2
+    assert run("simulate", "study.toml", "--quiet").out.split() == ids
+
+
+def test_simulate_as_told(run: Any):
+    nothing = run("simulate", "study.toml", "--no-store")
+    assert "Not kept" in nothing.out
+    assert run("runs", "--json").json["runs"] == []
+    by_policy = run("simulate", "study.toml", "--policy", "static", "--json", "--no-store").json["runs"]
+    assert {each["policy"] for each in by_policy} == {"static"}
+    times = run("simulate", "study.toml", "--token-times", "--json", "--store", "elsewhere").json
+    assert times["runs"][0]["summary"]["itl_ms"]["n"] == 10 * 15
+    assert times["store"] == "elsewhere"
+    assert "--store elsewhere" in run("simulate", "study.toml", "--store", "elsewhere").out
+
+
+def test_simulate_one_arm(run: Any, folder: Path):
+    (folder / "arms.toml").write_text(
+        STUDY + '[[arm]]\nname = "long"\nworkload = { prompt_tokens = 512, concurrency = [3] }\n'
+    )
+    assert [each["arm"] for each in run("simulate", "arms.toml", "--json").json["runs"]] == ["base", "base", "long"]
+    assert [each["arm"] for each in run("simulate", "arms.toml", "--arm", "long", "--json").json["runs"]] == ["long"]
+    ran = run("simulate", "arms.toml", "--arm", "lnog")
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "lnog" in ran.err
+
+
+def test_simulate_what_does_not_fit(run: Any):
+    ran = run("simulate", "study.toml", "--model", "meta-llama/Llama-3.1-70B")
+    assert ran.status == 2
+    assert "does not fit" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_replay_of_a_simulation_is_that_simulation(run: Any, folder: Path):
+    study = im.load_study("study.toml", ["workload.request_rate=[20]", "workload.requests_per_point=30"])
+    simulated = im.simulate(study.base.deployment, study.base.points[0].workload)
+    request_csv(folder / "same.csv", simulated)
+    ran = run("simulate", "study.toml", "--replay", "same.csv", "--tolerance", "0.001", "--json")
+    assert ran.status == 0
+    (card,) = ran.json["scores"]
+    assert (card["arm"], card["passed"]) == ("base", True)
+    assert {row["metric"] for row in card["rows"]} >= {"ttft_ms.p99", "tpot_ms.mean", "e2e_ms.mean", "output_tok_per_s"}
+    request_csv(folder / "slow.csv", simulated, slower=1.5)
+    assert run("simulate", "study.toml", "--replay", "slow.csv").status == 0, (
+        "no tolerance is stated, so none is missed"
+    )
+    missed = run("simulate", "study.toml", "--replay", "slow.csv", "--tolerance", "0.1")
+    assert missed.status == 1
+    assert re.search(r"^E2E mean ms .* -33\.\d +missed", missed.out, flags=re.M)
+
+
+def test_replay_takes_the_run_of_the_studys_model(run: Any):
+    file = str(shared("data/vllm_replay_requests.csv"))
+    ran = run("simulate", "rtxpro6000-llama31-8b", "--replay", file, "--json", "--no-store")
+    assert ran.json["measured"]["model"] == "meta-llama/Llama-3.1-8B"
+    assert ran.json["runs"][0]["requests"] == 300
+    ran = run("simulate", "study.toml", "--replay", file)
+    assert ran.status == 2
+    assert "holds 0 runs of Qwen/Qwen3-8B" in ran.err
+
+
+def test_replay_needs_requests(run: Any, folder: Path):
+    sweep_csv(folder / "sweep.csv")
+    ran = run("simulate", "study.toml", "--replay", "sweep.csv", "--set", "workload.concurrency=[1]")
+    assert ran.status == 2
+    assert run("simulate", "study.toml", "--tolerance", "0.1").status == 2
+
+
+# --- score
+
+
+def test_score_within_and_beyond(run: Any, folder: Path):
+    sweep_csv(folder / "right.csv")
+    ran = run("score", "study.toml", "right.csv")
+    assert ran.status == 0
+    assert "within 10 %" in ran.out
+    sweep_csv(folder / "wrong.csv", factor=1.3)
+    assert run("score", "study.toml", "wrong.csv").status == 1
+    assert run("score", "study.toml", "wrong.csv", "--tolerance", "0.4").status == 0
+    as_json = run("score", "study.toml", "wrong.csv", "--json")
+    assert (as_json.status, as_json.json["schema"], as_json.json["passed"]) == (1, "inferometer/score/1", False)
+    assert as_json.json["rows"][0]["error_pct"] == pytest.approx(100 / 1.3 - 100)
+    quiet = run("score", "study.toml", "wrong.csv", "--quiet")
+    assert quiet.out.startswith("2 of 4 figures within 10 %")
+    assert quiet.out.count("\n") == 1
+
+
+def test_score_several_files_flags_and_stored_runs(run: Any, folder: Path):
+    sweep_csv(folder / "right.csv")
+    imported = run("import", "right.csv", "--json").json["runs"]
+    by_id = run("score", "study.toml", imported[0]["id"][:8], imported[1]["id"], "--json")
+    assert by_id.status == 0
+    assert {row["concurrency"] for row in by_id.json["rows"] if row["metric"] == "ttft_ms.p50"} == {1, 2}
+    by_flags = run(
+        "score", *FLAGS, "--engine-version", "0.26.0", "--ttft-ms", "500", "--tpot-ms", "50", "right.csv", "--json"
+    )
+    assert by_flags.status == 0
+    assert len(by_flags.json["rows"]) == len(run("score", "study.toml", "right.csv", "--json").json["rows"])
+
+
+def test_score_without_a_measurement(run: Any):
+    for words in (("score", "study.toml"), ("score", "study.toml", "none.json")):
+        ran = run(*words)
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    ran = run("score", "study.toml", "none.json", "--model", "meta-llama/Llama-3.1-70B")
+    assert ran.status == 2
+
+
+def test_score_against_what_is_not_predicted(run: Any, folder: Path):
+    (folder / "other.csv").write_text("concurrency,output_tok_per_s\n64,1000\n32,800\n")
+    ran = run("score", "study.toml", "other.csv")
+    assert ran.status == 1
+    assert "Nothing to compare" in ran.out
+    assert "no point at C=64" in ran.out
+
+
+# --- import, runs, catalog, demo
+
+
+def test_import_and_runs(run: Any, folder: Path):
+    sweep_csv(folder / "sweep.csv")
+    assert "2 runs read, not kept" in run("import", "sweep.csv", "--no-store").out
+    assert not (folder / ".inferometer").exists()
+    assert "2 runs read, kept in .inferometer" in run("import", "sweep.csv").out
+    ids = run("runs", "--quiet").out.split()
+    assert len(ids) == 2
+    assert run("runs", "list", "--kind", "simulated", "--json").json["runs"] == []
+    assert run("runs", "list", "--kind", "imported", "--json").json["runs"][0]["concurrency"] == 1
+    shown = run("runs", "show", ids[0][:6], "--json").json
+    assert (shown["id"], shown["schema"]) == (ids[0], "inferometer/run/1")
+    assert shown["summary"]["ttft_ms"]["p50"] > 0
+    assert ids[0] in run("runs", "show", ids[0]).out
+    assert run("runs", "delete", ids[0], "--json").json["deleted"] == [ids[0]]
+    assert run("runs", "--quiet").out.split() == ids[1:]
+    assert "1 run in .inferometer" in run("runs").out
+    for words in (("runs", "show", ids[0]), ("runs", "delete"), ("runs", "list", "--kind", "dreamt"), ("import",)):
+        ran = run(*words)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+
+
+def test_import_reads_the_benchmarks_own_result(run: Any):
+    found = shared("data/bench_outputs/vllm_bench")
+    ran = run("import", str(found), "--json", "--no-store")
+    assert ran.status == 0
+    assert all(each["kind"] == "imported" for each in ran.json["runs"])
+    assert ran.json["store"] is None
+
+
+def test_the_store_is_where_told(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    sweep_csv(folder / "sweep.csv")
+    monkeypatch.setenv("INFEROMETER_STORE", str(folder / "from-environment"))
+    run("import", "sweep.csv")
+    assert (folder / "from-environment" / "index.sqlite3").exists()
+    run("import", "sweep.csv", "--store", "from-flag")
+    assert (folder / "from-flag" / "index.sqlite3").exists()
+
+
+def test_catalog(run: Any):
+    counts = run("catalog", "--json").json
+    assert len(counts["chips"]) >= 40
+    assert len(counts["models"]) >= 60
+    assert counts["engines"] == ["vllm"]
+    assert f"{len(counts['chips'])} chips" in run("catalog").out
+    listed = run("catalog", "chips", "--json").json["entries"]
+    assert [entry["id"] for entry in listed] == counts["chips"] == run("catalog", "chips", "--quiet").out.split()
+    assert len(run("catalog", "models", "--json").json["entries"]) == len(counts["models"])
+    for kind in ("chips", "models", "engines"):
+        assert max(map(len, run("catalog", kind).out.splitlines())) <= 100
+
+
+def test_catalog_shows_each_figure_with_its_source(run: Any):
+    chip = run("catalog", "chips", "A100_SXM4-80GB", "--json").json
+    assert chip["id"] == "a100-sxm4-80gb"
+    assert chip["entry"]["bandwidth_bytes_per_s"] == 2.039e12
+    assert chip["sources"]["bandwidth_bytes_per_s"].keys() == {"source", "checked"}
+    text = run("catalog", "chips", "a100-sxm4-80gb").out
+    assert re.search(r"^memory_bytes +80\.00 GiB +\d$", text, flags=re.M)
+    assert chip["sources"]["bandwidth_bytes_per_s"]["source"] in text
+    model = run("catalog", "models", "Qwen/Qwen3-8B").out
+    assert re.search(r"^kv_bytes_per_token +144 KiB +counted$", model, flags=re.M)
+    assert "36 x  attention" in model
+    assert "max_num_seqs" in run("catalog", "engines", "vllm", "--json").out
+    assert re.search(r"gpu_memory_utilization from 0.20 +0.92", run("catalog", "engines", "vllm").out)
+
+
+def test_demo(run: Any):
+    start = time.perf_counter()
+    ran = run("demo")
+    assert time.perf_counter() - start < 60
+    assert ran.status == 0
+    assert "It fits" in ran.out
+    assert "measured  p99 640 tok/s at C=8, p50 1,760 tok/s at C=32" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 100
+    document = run("demo", "--json").json
+    assert {row["concurrency"] for row in document["score"]["rows"]} == {*founding_sweep.SWEEP, None}
+    assert len(run("demo", "--quiet").out.splitlines()) == 1
+
+
+# --- the JSON reference
+
+
+def documented(section: str) -> Any:
+    """The example document of a section of docs/reference/json.md."""
+    page = (ROOT / "docs/reference/json.md").read_text()
+    body = page[page.index(f"\n## {section}\n") :]
+    return json.loads(re.search(r"```json\n(.*?)```", body, flags=re.S)[1])
+
+
+def missing(example: Any, actual: Any, path: str = "") -> list[str]:
+    """Paths of the example that the actual document lacks; empty tables and lists stand for any."""
+    if isinstance(example, list):
+        return missing(example[0], actual[0], f"{path}[0]") if example and actual else []
+    if not isinstance(example, dict) or "time_shares" in path or "intervals" in path:
+        return []
+    found = [f"{path}.{key}" for key in example if not isinstance(actual, dict) or key not in actual]
+    known = [key for key in example if isinstance(actual, dict) and key in actual]
+    return found + [each for key in known for each in missing(example[key], actual[key], f"{path}.{key}")]
+
+
+def test_the_reference_shows_what_is_printed(run: Any, folder: Path):
+    sweep_csv(folder / "sweep.csv", factor=1.3)
+    actual = {
+        "predict": run("predict", "study.toml", "--json").json,
+        "simulate": run("simulate", "study.toml", "--json").json,
+        "score": run("score", "study.toml", "sweep.csv", "--json").json,
+    }
+    for section, document in actual.items():
+        example = documented(section)
+        # the founding sweep states more than this table, so sweep rows are compared by what they always have
+        for each in example.get("sweep", []):
+            each.pop("ttft_ms.p99", None)
+        assert missing(example, document) == [], section
+    for section in ("predict", "score"):
+        assert set(actual[section]) <= set(documented(section)), f"{section} prints a key that its page does not show"
+    page = (ROOT / "docs/reference/json.md").read_text()
+    undocumented = [key for key in actual["predict"]["points"][0] if f'"{key}"' not in page]
+    undocumented += [key for key in actual["predict"]["memory"] if key not in page]
+    assert undocumented == []
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("predict",), "no study"),
+        (("predict", "none.toml"), "none.toml"),
+        (("predict", "study.toml", "--concurency", "1"), "--concurency"),
+        (("predict", "study.toml", "--concurrency", "1,x"), "'x'"),
+        (("predict", "study.toml", "--concurrency", "0"), "concurrency"),
+        (("predict", "study.toml", "--prompt-tokens", "-5"), "prompt_tokens"),
+        (("predict", "study.toml", "--prompt-tokens", "many"), "prompt_tokens"),
+        (("predict", "study.toml", "--chip", "a1000-nope"), "a1000-nope"),
+        (("predict", "study.toml", "--model", "no-such-model-9b"), "no-such-model-9b"),
+        (("predict", "study.toml", "--max-num-seqs", "many"), "--max-num-seqs"),
+        (("predict", "study.toml", "--set", "deployment.max_num_sequences=4"), "max_num_sequences"),
+        (("predict", "study.toml", "--set", "nonsense"), "nonsense"),
+        (("predict", "study.toml", "--seed", "-1"), "seed"),
+        (("predict", "study.toml", "more.toml"), "more.toml"),
+        (("predict", "study.toml", "--kv-cache-dtype", "fp9"), "fp9"),
+        (("predict", "study.toml", "--set", "chip.memory_bytes=80 G"), "chip"),
+        (("simulate", "study.toml", "--policy", "magic"), "magic"),
+        (("simulate", "study.toml", "--replay", "none.csv"), "none.csv"),
+        (("score", "study.toml", "study.toml", "--tolerance", "-1"), "study.toml"),
+        (("import", "study.toml"), "study.toml"),
+        (("catalog", "planets"), "planets"),
+        (("catalog", "chips", "h1000"), "h1000"),
+        (("catalog", "engines", "vlm"), "vllm"),
+        (("prdict", "study.toml"), "prdict"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_bad_input_is_one_line_and_status_2(words: tuple[str, ...], says: str, run: Any):
+    ran = run(*words)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("error: ")
+    assert ran.err.count("\n") == 1
+    assert says in ran.err
+
+
+@pytest.mark.parametrize("content", ['{"a": ', "", "[]"])
+def test_bad_result_files(content: str, run: Any, folder: Path):
+    (folder / "result.json").write_text(content)
+    ran = run("import", "result.json")
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "result.json" in ran.err
+
+
+def test_an_unwritable_store_is_one_line(run: Any, folder: Path):
+    (folder / "file").write_text("")
+    ran = run("simulate", "study.toml", "--store", "file/below")
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+
+
+def test_interrupted_keeps_what_was_done(run: Any, monkeypatch: pytest.MonkeyPatch):
+    import inferometer.prediction.predict as module
+
+    simulate, calls = module.simulate, []
+
+    def once(*args: Any, **kwargs: Any) -> im.Run:
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return simulate(*args, **kwargs)
+
+    monkeypatch.setattr(module, "simulate", once)
+    assert run("simulate", "study.toml").status == 130
+    assert len(run("runs", "--quiet").out.split()) == 1
+
+
+def test_a_reader_that_leaves_is_no_error(folder: Path):
+    program = "import sys; from inferometer.cli.main import main; sys.exit(main(['catalog', 'models', '--json']))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
