@@ -58,8 +58,10 @@ class UnknownNameError(InputError):
         names = sorted(known)
         close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
         self.allowed = f"one of {', '.join(close or names[:8])}" + ("" if close or len(names) <= 8 else ", ...")
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names[:8])}" + (
-            f", ... ({len(names)} in all)" if len(names) > 8 else ""
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else f"known: {', '.join(names[:8])}" + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
         )
         Exception.__init__(self, f"unknown {kind} {name!r}; {hint}")
 

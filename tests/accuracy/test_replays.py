@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from shared import shared
 
 import inferometer as im
+from shared import shared
 
 REPLAYS = [
     ("rtxpro6000-llama31-8b", "meta-llama/Llama-3.1-8B", 0.08),

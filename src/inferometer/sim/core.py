@@ -126,30 +126,33 @@ def emit(r: Int, g: Int, hi: Int, told: Array, tokens: Array, offsets: Array) ->
 
 @jit
 def sample(
-    hi: Int, running: Int, queued: Int, used: Int, arrive: Array, state: Array, samples: Array, meter: Array
+    until: Int, running: Int, queued: Int, used: Int, arrive: Array, state: Array, samples: Array, meter: Array
 ) -> None:
-    """Keep a server sample if one is due; ``queued`` are those the scheduler has seen but not admitted."""
-    if hi < meter[SAMPLE_DUE]:
-        return
-    seen = max(meter[SAMPLE_SEEN], state[NEXT])
-    while seen < state[ISSUED] and arrive[seen] <= hi:
-        seen += 1
-    meter[SAMPLE_SEEN] = seen
-    n = meter[SAMPLE_COUNT]
-    samples[0, n] = hi
-    samples[1, n] = running
-    samples[2, n] = queued + seen - state[NEXT]
-    samples[3, n] = used
-    samples[4, n] = state[PREEMPTIONS]
-    n += 1
-    if n == SAMPLES:
-        n //= 2
-        for i in range(n):
-            for j in range(5):
-                samples[j, i] = samples[j, 2 * i]
-        meter[SAMPLE_EVERY] *= 2
-    meter[SAMPLE_COUNT] = n
-    meter[SAMPLE_DUE] = hi + meter[SAMPLE_EVERY]
+    """Keep the samples that fall due before ``until``; the state given has held since the last call.
+
+    ``queued`` are those the scheduler has taken from the arrivals but not admitted.
+    """
+    while meter[SAMPLE_DUE] < until:
+        due = meter[SAMPLE_DUE]
+        seen = max(meter[SAMPLE_SEEN], state[NEXT])
+        while seen < state[ISSUED] and arrive[seen] <= due:
+            seen += 1
+        meter[SAMPLE_SEEN] = seen
+        n = meter[SAMPLE_COUNT]
+        samples[0, n] = due
+        samples[1, n] = running
+        samples[2, n] = queued + seen - state[NEXT]
+        samples[3, n] = used
+        samples[4, n] = state[PREEMPTIONS]
+        n += 1
+        if n == SAMPLES:
+            n //= 2
+            for i in range(n):
+                for j in range(5):
+                    samples[j, i] = samples[j, 2 * i]
+            meter[SAMPLE_EVERY] *= 2
+        meter[SAMPLE_COUNT] = n
+        meter[SAMPLE_DUE] = n * meter[SAMPLE_EVERY]
 
 
 @jit
@@ -395,10 +398,10 @@ def decode_steps(
         state[FREE] -= need
         state[SEEN] = started if rules[LAG] else hi
         state[STEPS] += 1
+        sample(hi, running, state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
         if state[HELD_SLOTS] > 0:
             release(state)
             full = running >= rules[MAX_SEQS] or rules[BUDGET] <= running
-        sample(hi, running, state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
     return hi, lo
 
 
@@ -430,6 +433,7 @@ def vllm_v1(
             if state[STACKED] == 0 and arrive[state[NEXT]] > hi:
                 hi = arrive[state[NEXT]]
                 lo = 0
+                sample(hi, 0, 0, 0, arrive, state, samples, meter)
             state[SEEN] = hi
         elif state[PREFILLING] == 0 and state[RUNNING] <= rules[BUDGET]:
             hi, lo = decode_steps(
@@ -446,11 +450,11 @@ def vllm_v1(
         lo &= SUBTICK_MASK
         state[SEEN] = started if rules[LAG] else hi
         state[STEPS] += 1
+        sample(hi, state[RUNNING], state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
         release(state)
         advance(slots, scheduled, hi, asked, told, tokens, offsets, arrive, state, rules)
         if rules[LAG] == 0:
             release(state)
-        sample(hi, state[RUNNING], state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
 
 
 @jit
@@ -523,6 +527,7 @@ def static(
         if batch == 0:
             hi = arrive[state[NEXT]]
             lo = 0
+            sample(hi, 0, 0, 0, arrive, state, samples, meter)
             continue
         longest = context = outputs = 0
         for i in range(batch):
@@ -545,9 +550,9 @@ def static(
                 for i in range(batch):
                     if generated <= slots[LEFT, i]:
                         emit(slots[RID, i], generated, hi, told, tokens, offsets)
+        sample(hi, batch, state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
         for i in range(batch):
             finish(slots[RID, i], hi, told, arrive, state, rules)
-        sample(hi, batch, state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
         state[FREE] = rules[BLOCKS]
 
 
@@ -577,6 +582,7 @@ def continuous(
         if running == 0:
             hi = arrive[state[NEXT]]
             lo = 0
+            sample(hi, 0, 0, 0, arrive, state, samples, meter)
             continue
         new = running - state[RUNNING]
         state[RUNNING] = running
@@ -594,6 +600,6 @@ def continuous(
         hi += lo >> SUBTICK_BITS
         lo &= SUBTICK_MASK
         state[STEPS] += 1
+        sample(hi, running, state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)
         advance(slots, running, hi, asked, told, tokens, offsets, arrive, state, rules)
         release(state)
-        sample(hi, state[RUNNING], state[STACKED], rules[BLOCKS] - state[FREE], arrive, state, samples, meter)

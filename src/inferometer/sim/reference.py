@@ -76,21 +76,20 @@ class Arrivals:
 
 
 class Sampler:
-    """At most `SAMPLES` server samples: when full, every second one goes and the interval doubles."""
+    """The server's state at whole multiples of an interval; at `SAMPLES` every second one goes and it doubles."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrivals: Arrivals) -> None:
+        self.arrivals = arrivals
         self.rows: list[tuple[int, int, int, int, int]] = []
-        self.due, self.interval = 0, SAMPLE_INTERVAL
+        self.interval = SAMPLE_INTERVAL
 
-    def at(self, now: int, running: int, waiting: int, used: int, preemptions: int) -> None:
-        """Keep a sample if one is due."""
-        if now < self.due:
-            return
-        self.rows.append((now, running, waiting, used, preemptions))
-        if len(self.rows) == SAMPLES:
-            self.rows = self.rows[::2]
-            self.interval *= 2
-        self.due = now + self.interval
+    def hold(self, until: int, running: int, queued: int, used: int, preemptions: int) -> None:
+        """The state given has held since the last call and until ``until``."""
+        while (due := len(self.rows) * self.interval) < until:
+            self.rows.append((due, running, queued + self.arrivals.count(due), used, preemptions))
+            if len(self.rows) == SAMPLES:
+                self.rows = self.rows[::2]
+                self.interval *= 2
 
 
 def step_ticks(costs: StepCosts, contexts: list[int], chunks: list[tuple[int, int]], rows: int) -> int:
@@ -112,7 +111,8 @@ def step_ticks(costs: StepCosts, contexts: list[int], chunks: list[tuple[int, in
 
 def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
     """vLLM V1 (``vllm/v1/core/sched/scheduler.py:schedule``), first come first served, without prefix caching."""
-    arrivals, sampler = Arrivals(requests, rules), Sampler()
+    arrivals = Arrivals(requests, rules)
+    sampler = Sampler(arrivals)
     waiting: deque[Request] = deque()
     running: list[Request] = []
     leaving: list[Request] = []  # finished, but the asynchronous scheduler still holds their slot and blocks
@@ -132,6 +132,7 @@ def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
             leaving = []
             if not waiting and not arrivals.count(now // SUBTICKS):
                 now = requests[arrivals.next].arrival * SUBTICKS
+                sampler.hold(now // SUBTICKS, 0, 0, 0, preemptions)
             seen = now
         waiting.extend(arrivals.until(seen // SUBTICKS))
 
@@ -189,6 +190,7 @@ def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
         now += step_ticks(costs, contexts, [(r.computed, r.chunk) for r in scheduled if not r.decoding], rows)
         seen = started if rules.async_scheduling else now
         steps += 1
+        sampler.hold(now // SUBTICKS, len(running), len(waiting), rules.blocks - free, preemptions)
         free += sum(r.blocks for r in leaving)
         leaving = []
         for r in scheduled:
@@ -209,8 +211,6 @@ def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
         if not rules.async_scheduling:
             free += sum(r.blocks for r in leaving)
             leaving = []
-        used = rules.blocks - free
-        sampler.at(now // SUBTICKS, len(running), len(waiting) + arrivals.count(now // SUBTICKS), used, preemptions)
     return Outcome(requests, sampler.rows, steps, preemptions)
 
 
@@ -228,13 +228,15 @@ def take_fitting(queue: list[Request], slots: int, free: int, rules: Rules) -> l
 
 def static(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
     """Static batching: admitted together, padded to the longest prompt and the longest output, released together."""
-    arrivals, sampler = Arrivals(requests, rules), Sampler()
+    arrivals = Arrivals(requests, rules)
+    sampler = Sampler(arrivals)
     queue: list[Request] = []
     now = steps = done = 0
     while done < len(requests):
         queue.extend(arrivals.until(now // SUBTICKS))
         if not queue:
             now = max(now, requests[arrivals.next].arrival * SUBTICKS)
+            sampler.hold(now // SUBTICKS, 0, 0, 0, 0)
             continue
         batch = take_fitting(queue, rules.max_num_seqs, rules.blocks, rules)
         longest = max(r.prompt - min(r.cached, r.prompt - 1) for r in batch)
@@ -251,19 +253,19 @@ def static(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
             for r in batch:
                 if generated <= r.output:
                     r.tokens.append(now // SUBTICKS)
+        sampler.hold(now // SUBTICKS, len(batch), len(queue), sum(r.blocks for r in batch), 0)
         for r in batch:
             r.first = r.tokens[0] if r.output else -1
             r.last = now // SUBTICKS
             arrivals.finish(r.last)
         done += len(batch)
-        waiting = len(queue) + arrivals.count(now // SUBTICKS)
-        sampler.at(now // SUBTICKS, len(batch), waiting, sum(r.blocks for r in batch), 0)
     return Outcome(requests, sampler.rows, steps, 0)
 
 
 def continuous(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
     """Continuous batching that reserves prompt + output on admission: arrive, retire, admit, step."""
-    arrivals, sampler = Arrivals(requests, rules), Sampler()
+    arrivals = Arrivals(requests, rules)
+    sampler = Sampler(arrivals)
     queue: list[Request] = []
     running: list[Request] = []
     now = steps = done = 0
@@ -272,6 +274,7 @@ def continuous(requests: list[Request], rules: Rules, costs: StepCosts) -> Outco
         queue.extend(arrivals.until(now // SUBTICKS))
         if not queue and not running:
             now = max(now, requests[arrivals.next].arrival * SUBTICKS)
+            sampler.hold(now // SUBTICKS, 0, 0, 0, 0)
             continue
         admitted = take_fitting(queue, rules.max_num_seqs - len(running), free, rules)
         for r in admitted:
@@ -281,6 +284,7 @@ def continuous(requests: list[Request], rules: Rules, costs: StepCosts) -> Outco
         running += admitted
         now += step_ticks(costs, contexts, [(r.computed, r.prompt - r.computed) for r in admitted], len(running))
         steps += 1
+        sampler.hold(now // SUBTICKS, len(running), len(queue), rules.blocks - free, 0)
         for r in list(running):
             if r.output:
                 r.generated += 1
@@ -292,8 +296,6 @@ def continuous(requests: list[Request], rules: Rules, costs: StepCosts) -> Outco
                 running.remove(r)
                 free += r.blocks
                 arrivals.finish(r.last)
-        waiting = len(queue) + arrivals.count(now // SUBTICKS)
-        sampler.at(now // SUBTICKS, len(running), waiting, rules.blocks - free, 0)
     return Outcome(requests, sampler.rows, steps, 0)
 
 

@@ -13,7 +13,7 @@ SUBTICKS = 1 << 14
 RECORD_S = 2.0**-40
 """Seconds in a recorded tick, just under a picosecond; int64 holds 97 days of them."""
 SAMPLES = 2048
-"""Server samples kept at most; when full, every second one goes and the interval doubles."""
+"""Server samples kept at most, evenly spaced; when full, every second one goes and the interval doubles."""
 SAMPLE_INTERVAL = 1 << 30
 """First interval between server samples, in recorded ticks (about a millisecond)."""
 

@@ -172,3 +172,15 @@ def test_the_async_lag_delays_an_arrival_by_a_step() -> None:
 def test_arrivals_beyond_the_clock_are_refused() -> None:
     with pytest.raises(im.InputError, match="arrival_s"):
         im.simulate(dep(), im.Workload.from_requests(arrival_s=[1e12], prompt_tokens=[1], output_tokens=[1]))
+
+
+@pytest.mark.parametrize("policy", ["vllm-v1", "static", "continuous"])
+def test_server_samples_are_even_and_see_the_idle_time(policy: str) -> None:
+    load = im.Workload.open_loop(rate_per_s=0.2, requests=200, prompt_tokens=300, output_tokens=40)
+    run = im.simulate(dep(), load, policy=policy)
+    times = run.server["time_s"].to_numpy()
+    gaps = np.diff(times)
+    assert np.allclose(gaps, gaps[0])
+    assert 1000 < len(times) < 2048
+    served_s = (run.requests["end_s"] - run.requests["admitted_s"]).sum()
+    assert run.server["running"].mean() == pytest.approx(served_s / times[-1], rel=0.1)
