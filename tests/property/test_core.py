@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferometer.sim.policies import POLICIES, Trace, fits, rules_for, run_kernel
+from inferometer.sim.policies import POLICIES, Trace, held_tokens, rules_for, run_kernel
 from inferometer.sim.reference import POLICIES as REFERENCE
 from inferometer.sim.reference import Outcome, Request
 from inferometer.sim.rules import RECORD_S, Rules
@@ -66,6 +66,7 @@ def cases(draw: st.DrawFn) -> tuple[Rules, StepCosts, np.ndarray, np.ndarray]:
         async_scheduling=draw(st.sampled_from([True, True, False])),
         concurrency=draw(st.sampled_from([0, 0, 1, 3, 9])),
         think=draw(st.sampled_from([0, 0, 1 << 31])),
+        uncapped_lone_prefill=draw(st.booleans()),
     )
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     prompt = rng.integers(1, longest, n)
@@ -83,7 +84,9 @@ def both(name: str, case: tuple[Rules, StepCosts, np.ndarray, np.ndarray]) -> tu
     rules, costs, arrive, asked = case
     policy = POLICIES[name]
     rules = rules_for(policy, rules)
-    fitting = fits(policy, rules, asked[0], asked[1])
+    held = held_tokens(policy, asked[0], asked[1])
+    fitting = -(-held // rules.block_size) <= rules.blocks
+    fitting &= (held <= rules.max_num_batched_tokens) | rules.enable_chunked_prefill
     arrive, asked = arrive[fitting], np.ascontiguousarray(asked[:, fitting])
     requests = [
         Request(i, int(p), int(o), int(c), int(a)) for i, (p, o, c, a) in enumerate(zip(*asked, arrive, strict=True))

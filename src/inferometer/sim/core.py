@@ -4,7 +4,8 @@ Plain int64 arrays only, so numba neither counts references nor allocates. State
 
 - ``slots`` (7, max_num_seqs): the running requests in order of admission, a column each (rows `RID` ...);
 - ``state``: scalars that helpers change (indices `RUNNING` ...);
-- ``stack`` (2, max_num_seqs): preempted requests, the next to resume on top.
+- ``stack`` (2, requests): preempted requests and the outputs they had, the next to resume on top; or, for the policies
+  that reserve, the queue as a linked list.
 
 Time is ``hi`` ticks of 2**-40 s and ``lo`` of 2**-54 s. Pure decode steps take the short way through `decode_steps`,
 which is where jumping from event to event will go.
@@ -25,10 +26,29 @@ Int = Any
 RID, COMPUTED, TOTAL, LEFT, ROOM, CHUNK, DECODING = range(7)
 """Rows of ``slots``: request, tokens computed, tokens to compute, outputs to come, free places in its blocks,
 this step's tokens, and whether it has given a token since it was admitted."""
-RUNNING, STACKED, FREE, HELD_SLOTS, HELD_BLOCKS, NEXT, ISSUED, DONE, STEPS, PREEMPTIONS, PREFILLING, CONTEXT, SEEN = (
-    range(13)
-)
-N_STATE = 13
+(
+    RUNNING,
+    STACKED,
+    FREE,
+    HELD_SLOTS,
+    HELD_BLOCKS,
+    NEXT,
+    ISSUED,
+    DONE,
+    STEPS,
+    PREEMPTIONS,
+    PREFILLING,
+    CONTEXT,
+    SEEN,
+    HEAD,
+    TAIL,
+    LEAST,
+    N_STATE,
+) = range(17)
+"""Indices of ``state``: requests running; preempted or queued ones; free blocks; slots and blocks that finished
+requests still hold; the next arrival and how many are issued; requests done; steps; preemptions; running requests that
+have given no token; summed context of the others; the time up to which arrivals are seen; the queue's ends and least
+need."""
 (
     MAX_SEQS,
     BUDGET,
@@ -41,7 +61,8 @@ N_STATE = 13
     LAG,
     CONCURRENCY,
     THINK,
-) = range(11)
+    LONE,
+) = range(12)
 """Indices into the vector of `Rules`."""
 WINDOW, DECODE_KV, MIXED_KV, PAIR, CHUNK_KV = range(5)
 """Rows of ``kinds``: attention layers by how far they look back."""
@@ -156,6 +177,12 @@ def sample(
 
 
 @jit
+def waiting(arrive: Array, state: Array) -> Int:
+    """Whether the scheduler sees anyone who is not running."""
+    return state[STACKED] > 0 or (state[NEXT] < state[ISSUED] and arrive[state[NEXT]] <= state[SEEN])
+
+
+@jit
 def release(state: Array) -> None:
     """Free the slots and blocks that finished requests still held."""
     state[FREE] += state[HELD_BLOCKS]
@@ -168,6 +195,18 @@ def release(state: Array) -> None:
 def blocks_held(slots: Array, i: Int, block: Int) -> Int:
     """KV blocks of running request ``i``: its computed tokens and the free places after them."""
     return (slots[COMPUTED, i] + slots[ROOM, i]) // block
+
+
+@jit
+def fill_slot(slots: Array, i: Int, r: Int, computed: Int, total: Int, left: Int, room: Int, chunk: Int) -> None:
+    """Put a request that is about to be prefilled into slot ``i``."""
+    slots[RID, i] = r
+    slots[COMPUTED, i] = computed
+    slots[TOTAL, i] = total
+    slots[LEFT, i] = left
+    slots[ROOM, i] = room
+    slots[CHUNK, i] = chunk
+    slots[DECODING, i] = 0
 
 
 @jit
@@ -190,7 +229,7 @@ def preempt_last(slots: Array, stack: Array, asked: Array, told: Array, state: A
 
 @jit
 def schedule_running(
-    slots: Array, stack: Array, asked: Array, told: Array, state: Array, rules: Array, budget: Int
+    slots: Array, stack: Array, asked: Array, told: Array, arrive: Array, state: Array, rules: Array, budget: Int
 ) -> tuple[Int, Int, Int]:
     """Part A: running requests take tokens and blocks in order of admission.
 
@@ -198,9 +237,10 @@ def schedule_running(
     """
     i = 0
     before = state[PREEMPTIONS]
+    alone = state[RUNNING] == 1 and not waiting(arrive, state)
     while i < state[RUNNING] and budget > 0:
         n = slots[TOTAL, i] - slots[COMPUTED, i]
-        if rules[THRESHOLD] > 0:
+        if rules[THRESHOLD] > 0 and not (rules[LONE] and alone):
             n = min(n, rules[THRESHOLD])
         n = min(n, budget)
         need = 0
@@ -266,13 +306,7 @@ def schedule_waiting(
         state[FREE] -= need
         state[PREFILLING] += 1
         budget -= n
-        slots[RID, i] = r
-        slots[COMPUTED, i] = hit
-        slots[TOTAL, i] = total
-        slots[LEFT, i] = asked[OUTPUT, r] - generated
-        slots[ROOM, i] = need * block - hit
-        slots[CHUNK, i] = n
-        slots[DECODING, i] = 0
+        fill_slot(slots, i, r, hit, total, asked[OUTPUT, r] - generated, need * block - hit, n)
 
 
 @jit
@@ -372,7 +406,7 @@ def decode_steps(
         left = min(left, slots[LEFT, i])
     block = rules[BLOCK]
     while left > 1:
-        if not full and (state[STACKED] > 0 or (state[NEXT] < state[ISSUED] and arrive[state[NEXT]] <= state[SEEN])):
+        if not full and waiting(arrive, state):
             break
         need = 0
         for i in range(running):
@@ -439,7 +473,7 @@ def vllm_v1(
             hi, lo = decode_steps(
                 slots, hi, lo, decode, kinds, asked, tokens, offsets, arrive, state, rules, samples, meter
             )
-        scheduled, budget, lost = schedule_running(slots, stack, asked, told, state, rules, rules[BUDGET])
+        scheduled, budget, lost = schedule_running(slots, stack, asked, told, arrive, state, rules, rules[BUDGET])
         if lost == 0:
             before = state[RUNNING]
             schedule_waiting(slots, stack, asked, told, arrive, state, rules, budget, hi)
@@ -458,10 +492,26 @@ def vllm_v1(
 
 
 @jit
+def enqueue(stack: Array, asked: Array, arrive: Array, state: Array, rules: Array, hi: Int) -> None:
+    """Append what has arrived to the queue: a linked list, ``stack[0, r]`` the request after r, -1 at the end."""
+    while state[NEXT] < state[ISSUED] and arrive[state[NEXT]] <= hi:
+        r = state[NEXT]
+        stack[0, r] = -1
+        if state[STACKED] > 0:
+            stack[0, state[TAIL]] = r
+        else:
+            state[HEAD] = r
+        state[TAIL] = r
+        state[STACKED] += 1
+        state[NEXT] += 1
+        state[LEAST] = min(state[LEAST], cdiv(asked[PROMPT, r] + asked[OUTPUT, r], rules[BLOCK]))
+
+
+@jit
 def take_fitting(
     slots: Array,
     taken: Int,
-    queue: Array,
+    stack: Array,
     asked: Array,
     told: Array,
     arrive: Array,
@@ -471,34 +521,64 @@ def take_fitting(
 ) -> Int:
     """Fill slots from ``taken`` on with what fits now, prompt and whole output, in order of arrival; skip the rest.
 
-    ``queue`` holds the ``state[STACKED]`` requests that have arrived and wait. Returns how many slots are filled.
+    ``state[LEAST]`` is no more than the least need in the queue: below it nothing can fit. Returns how many slots are
+    filled.
     """
-    while state[NEXT] < state[ISSUED] and arrive[state[NEXT]] <= hi:
-        queue[state[STACKED]] = state[NEXT]
-        state[STACKED] += 1
-        state[NEXT] += 1
-    kept = 0
-    for i in range(state[STACKED]):
-        r = queue[i]
+    enqueue(stack, asked, arrive, state, rules, hi)
+    if state[STACKED] == 0:
+        return taken
+    r = state[HEAD]
+    before = -1
+    least = 1 << 62
+    while r >= 0 and taken < rules[MAX_SEQS] and state[LEAST] <= state[FREE]:
+        following = stack[0, r]
         need = cdiv(asked[PROMPT, r] + asked[OUTPUT, r], rules[BLOCK])
-        if taken < rules[MAX_SEQS] and need <= state[FREE]:
-            state[FREE] -= need
-            told[ADMITTED, r] = hi
-            slots[RID, taken] = r
-            slots[COMPUTED, taken] = min(asked[CACHED, r], asked[PROMPT, r] - 1)
-            slots[TOTAL, taken] = asked[PROMPT, r]
-            slots[CHUNK, taken] = asked[PROMPT, r] - slots[COMPUTED, taken]
-            slots[LEFT, taken] = asked[OUTPUT, r]
-            slots[ROOM, taken] = need * rules[BLOCK] - slots[COMPUTED, taken]
-            slots[DECODING, taken] = 0
+        if need <= state[FREE]:
+            reserve(slots, taken, r, need, asked, told, state, rules, hi)
             taken += 1
-        elif taken == rules[MAX_SEQS] and kept == i:
-            return taken
+            if before >= 0:
+                stack[0, before] = following
+            else:
+                state[HEAD] = following
+            if following < 0:
+                state[TAIL] = before
         else:
-            queue[kept] = r
-            kept += 1
-    state[STACKED] = kept
+            before = r
+            least = min(least, need)
+        r = following
+    if r < 0:
+        state[LEAST] = least
     return taken
+
+
+@jit
+def reserve(
+    slots: Array, i: Int, r: Int, need: Int, asked: Array, told: Array, state: Array, rules: Array, hi: Int
+) -> None:
+    """Request ``r`` leaves the queue for slot ``i`` with ``need`` blocks, its whole prompt to compute."""
+    state[FREE] -= need
+    state[STACKED] -= 1
+    told[ADMITTED, r] = hi
+    hit = min(asked[CACHED, r], asked[PROMPT, r] - 1)
+    fill_slot(slots, i, r, hit, asked[PROMPT, r], asked[OUTPUT, r], need * rules[BLOCK] - hit, asked[PROMPT, r] - hit)
+
+
+@jit
+def prefill_padded(
+    hi: Int, lo: Int, batch: Int, longest: Int, context: Int, mixed: Array, sequence: Int, kinds: Array
+) -> tuple[Int, Int]:
+    """The clock after a padded prefill; added up piece by piece, since the whole may exceed what 64 bits count."""
+    for _ in range(batch):
+        lo += chunk_ticks(kinds, longest, context - longest) + sequence
+        hi += lo >> SUBTICK_BITS
+        lo &= SUBTICK_MASK
+    largest = len(mixed) - 1
+    for _ in range(longest * batch // largest):
+        lo += mixed[largest]
+        hi += lo >> SUBTICK_BITS
+        lo &= SUBTICK_MASK
+    rest = longest * batch % largest
+    return hi, lo + (mixed[rest] if rest else 0)
 
 
 @jit
@@ -523,7 +603,7 @@ def static(
     """Static batching: admitted together, padded to the longest, released together; the twin of `reference.static`."""
     hi = lo = 0
     while state[DONE] < len(arrive):
-        batch = take_fitting(slots, 0, stack[0], asked, told, arrive, state, rules, hi)
+        batch = take_fitting(slots, 0, stack, asked, told, arrive, state, rules, hi)
         if batch == 0:
             hi = arrive[state[NEXT]]
             lo = 0
@@ -534,8 +614,8 @@ def static(
             longest = max(longest, slots[CHUNK, i])
             context = max(context, slots[TOTAL, i])
             outputs = max(outputs, slots[LEFT, i])
-        lo += batch * (chunk_ticks(kinds, longest, context - longest) + sequence)
-        lo += mixed_ticks(mixed, longest * batch) + rows[batch]
+        hi, lo = prefill_padded(hi, lo, batch, longest, context, mixed, sequence, kinds)
+        lo += rows[batch]
         state[STEPS] += 1
         for generated in range(1, max(outputs, 1) + 1):
             if generated > 1:
@@ -578,7 +658,7 @@ def continuous(
     """Continuous batching that reserves prompt + output on admission; the twin of `reference.continuous`."""
     hi = lo = 0
     while state[DONE] < len(arrive):
-        running = take_fitting(slots, state[RUNNING], stack[0], asked, told, arrive, state, rules, hi)
+        running = take_fitting(slots, state[RUNNING], stack, asked, told, arrive, state, rules, hi)
         if running == 0:
             hi = arrive[state[NEXT]]
             lo = 0

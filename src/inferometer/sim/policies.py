@@ -22,7 +22,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     kernel: Callable[..., None]
     """Signature of `core.vllm_v1`."""
     reserves_output: bool = False
-    """Reserves prompt + output at admission, and knows neither token budget nor asynchronous lag."""
+    """Reserves prompt + output at admission; knows no token budget, chunks, watermark or asynchronous lag."""
 
 
 POLICIES: dict[str, Policy] = {
@@ -83,6 +83,7 @@ def run_kernel(
     meter = np.array([0, 0, SAMPLE_INTERVAL, 0], np.int64)
     state = np.zeros(core.N_STATE, np.int64)
     state[core.FREE] = rules.blocks
+    state[core.LEAST] = 1 << 62
     state[core.ISSUED] = min(rules.concurrency, n) if rules.concurrency else n
     slots = np.zeros((7, rules.max_num_seqs), np.int64)
     stack = np.empty((2, max(n, rules.max_num_seqs)), np.int64)
@@ -122,10 +123,6 @@ def rules_for(policy: Policy, rules: Rules) -> Rules:
     )
 
 
-def fits(policy: Policy, rules: Rules, prompt: Ints, output: Ints) -> NDArray[np.bool_]:
-    """Which requests could ever run: those whose tokens fit the empty pool (the last token needs no KV in vLLM)."""
-    held = prompt + (output if policy.reserves_output else np.maximum(output - 1, 0))
-    fitting = -(-held // rules.block_size) <= rules.blocks
-    if not rules.enable_chunked_prefill:
-        fitting &= held <= rules.max_num_batched_tokens
-    return np.asarray(fitting)
+def held_tokens(policy: Policy, prompt: Ints, output: Ints) -> Ints:
+    """Tokens that a request caches in the end: the last one's keys and values are never needed, unless reserved."""
+    return prompt + (output if policy.reserves_output else np.maximum(output - 1, 0))

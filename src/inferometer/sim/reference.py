@@ -138,10 +138,11 @@ def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
 
         budget, preempted, i = rules.max_num_batched_tokens, False, 0
         scheduled: list[Request] = []
+        alone = len(running) == 1 and not waiting
         while i < len(running) and budget > 0:  # A. running requests, in order of admission
             r = running[i]
             n = r.num_tokens - r.computed
-            if rules.long_prefill_token_threshold:
+            if rules.long_prefill_token_threshold and not (rules.uncapped_lone_prefill and alone):
                 n = min(n, rules.long_prefill_token_threshold)
             n = min(n, budget)
             while missing_blocks(r, n) > free:

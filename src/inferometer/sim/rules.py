@@ -11,7 +11,7 @@ from inferometer.specs.engine import EngineFlags
 SUBTICKS = 1 << 14
 """Ticks of 2**-54 s in one of 2**-40 s. Clocks count the fine ones, recorded times and arrivals the coarse ones."""
 RECORD_S = 2.0**-40
-"""Seconds in a recorded tick, just under a picosecond; int64 holds 97 days of them."""
+"""Seconds in a recorded tick, just under a picosecond."""
 SAMPLES = 2048
 """Server samples kept at most, evenly spaced; when full, every second one goes and the interval doubles."""
 SAMPLE_INTERVAL = 1 << 30
@@ -35,6 +35,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Clients of a closed loop; 0: open loop."""
     think: int = 0
     """A client's pause between a finish and its next request, in recorded ticks."""
+
+    uncapped_lone_prefill: bool = False
+    """``long_prefill_token_threshold`` does not hold for a request that is the only one (vLLM from 0.32)."""
 
     def vector(self) -> NDArray[np.int64]:
         """The rules as one int64 vector."""

@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 
 from inferometer.errors import DoesNotFitError, InputError
 from inferometer.records.run import REQUEST_SCHEMA, SERVER_SCHEMA, Run, RunMeta, TokenTimes
-from inferometer.sim.policies import ENGINE_POLICY, Policy, Trace, fits, policy_named, rules_for, run_kernel
+from inferometer.sim.policies import ENGINE_POLICY, Policy, Trace, held_tokens, policy_named, rules_for, run_kernel
 from inferometer.sim.rules import RECORD_S, Rules
 from inferometer.specs.deployment import Deployment
 from inferometer.specs.workload import Workload
-from inferometer.steptime.costs import TICKS_PER_S, StepCosts, sheet_costs
-from inferometer.steptime.memory import Memory, memory, pool_blocks, what_would_fit
+from inferometer.steptime.costs import StepCosts, sheet_costs
+from inferometer.steptime.kv_layout import release
+from inferometer.steptime.memory import Memory, holds, memory, pool_blocks, what_would_fit
 from inferometer.workload import Requests, generate
 
 Ints = NDArray[np.int64]
 
 LONGEST_RUN_S = 2.0**62 * RECORD_S
-"""Arrivals beyond this would overflow the clock."""
+"""Arrivals beyond this (48 days) could overflow the clock."""
+LONE_PREFILL_UNCAPPED = (0, 32)
+"""The release from which ``long_prefill_token_threshold`` spares a request that is alone."""
 
 
 def simulate(
@@ -59,18 +62,16 @@ def simulate(
     >>> run.requests["output_tokens"].sum()
     32
     """
-    chosen_name = policy or ENGINE_POLICY[deployment.engine]
-    chosen = policy_named(chosen_name)
-    requests = generate(workload, seed)
-    found = fitting_memory(deployment)
-    rules = rules_for(chosen, engine_rules(deployment, found, requests))
-    engine = Engine(chosen, rules, costs or sheet_costs(deployment), found.max_model_len)
-    engine.check(requests)
-    parts = engine.parts(requests, deployment)
+    name = policy or ENGINE_POLICY[deployment.engine]
+    chosen, found, requests = policy_named(name), fitting_memory(deployment), generate(workload, seed)
+    errors = refusals(deployment, found, chosen, requests)
+    parts = deal(requests, errors, deployment.data_parallel_size)
+    rules = engine_rules(deployment, found, chosen, requests, np.concatenate(parts))
+    engine = Engine(chosen, rules, costs or sheet_costs(deployment))
     replicas = [engine.run(requests, parts, i, token_times) for i in range(len(parts))]
     return Run(
-        meta=_meta(deployment, workload, chosen_name, seed, rules, replicas),
-        requests=_request_table(requests, engine.errors(requests), replicas),
+        meta=_meta(deployment, workload, name, seed, engine, replicas),
+        requests=_request_table(requests, errors, replicas),
         server=_server_table(rules, replicas),
         token_times=_token_times(requests, replicas) if token_times else None,
     )
@@ -93,11 +94,38 @@ def fitting_memory(deployment: Deployment) -> Memory:
     return found
 
 
-def engine_rules(deployment: Deployment, found: Memory, requests: Requests) -> Rules:
-    """The scheduler's limits: the flags, and the KV pool as the engine finds it."""
-    typical = int(np.mean(requests.prompt_tokens + requests.output_tokens))
-    blocks = pool_blocks(deployment, found, typical)
-    return Rules.from_flags(deployment.resolved(), blocks, requests.concurrency, requests.think_time_s)
+def refusals(deployment: Deployment, found: Memory, policy: Policy, requests: Requests) -> NDArray[np.object_] | None:
+    """By request, why the engine refuses it: its length, or that even the empty pool could not hold it; None: none."""
+    prompt, output = requests.prompt_tokens, requests.output_tokens
+    long = prompt + output > found.max_model_len
+    large = ~holds(deployment, found, held_tokens(policy, prompt, output))
+    if not (long.any() or large.any()):
+        return None
+    why = np.full(len(requests), None, np.object_)
+    why[large] = f"larger than the KV pool of {found.num_gpu_blocks} blocks"
+    why[long] = f"longer than max_model_len {found.max_model_len}"
+    return why
+
+
+def deal(requests: Requests, errors: NDArray[np.object_] | None, dp: int) -> list[Ints]:
+    """The requests that are not refused, dealt round-robin to the replicas; no more replicas than users."""
+    servable = np.arange(len(requests)) if errors is None else np.flatnonzero([e is None for e in errors])
+    replicas = min(dp, requests.concurrency or dp)
+    return [servable[i::replicas] for i in range(replicas)]
+
+
+def engine_rules(deployment: Deployment, found: Memory, policy: Policy, requests: Requests, servable: Ints) -> Rules:
+    """The scheduler's limits: the flags, and the KV pool as the engine finds it.
+
+    The scheduler knows one kind of block. For a model of several (windows, recurrent state) the pool is stated in
+    blocks of the mean request, and holds at least the longest one.
+    """
+    flags, tokens = deployment.resolved(), (requests.prompt_tokens + requests.output_tokens)[servable]
+    blocks = pool_blocks(deployment, found, int(tokens.mean()) if len(tokens) else 1)
+    longest = -(-int(tokens.max(initial=0)) // flags.block_size)
+    rules = Rules.from_flags(flags, max(blocks, longest + 1), requests.concurrency, requests.think_time_s)
+    lone = release(deployment) >= LONE_PREFILL_UNCAPPED
+    return rules_for(policy, msgspec.structs.replace(rules, uncapped_lone_prefill=lone))
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -108,55 +136,53 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Engine:
-    """One engine, ready to run any part of the requests."""
+    """One engine, ready to run any part of the requests.
 
-    def __init__(self, policy: Policy, rules: Rules, costs: StepCosts, max_model_len: int) -> None:
-        self.policy, self.rules, self.costs, self.max_model_len = policy, rules, costs, max_model_len
+    Raises:
+        InputError: step costs for fewer sequences or tokens than the engine may batch.
+    """
 
-    def too_long(self, requests: Requests) -> NDArray[np.bool_]:
-        """Requests that the engine refuses for their length."""
-        return np.asarray(requests.prompt_tokens + requests.output_tokens > self.max_model_len)
-
-    def too_large(self, requests: Requests) -> NDArray[np.bool_]:
-        """Requests that even the empty KV pool could not hold."""
-        return ~fits(self.policy, self.rules, requests.prompt_tokens, requests.output_tokens)
-
-    def errors(self, requests: Requests) -> list[str | None] | None:
-        """By request, why it was refused; None: none was."""
-        long, large = self.too_long(requests), self.too_large(requests)
-        if not (long.any() or large.any()):
-            return None
-        pool = self.rules.blocks * self.rules.block_size
-        why_long = f"longer than max_model_len {self.max_model_len}"
-        why_large = f"larger than the KV pool of {pool} tokens"
-        return [why_long if a else why_large if b else None for a, b in zip(long, large, strict=True)]
-
-    def parts(self, requests: Requests, deployment: Deployment) -> list[Ints]:
-        """The servable requests, dealt round-robin to the data-parallel replicas."""
-        servable = np.flatnonzero(~(self.too_long(requests) | self.too_large(requests)))
-        replicas = min(deployment.data_parallel_size, requests.concurrency or deployment.data_parallel_size)
-        return [servable[i::replicas] for i in range(replicas)]
-
-    def check(self, requests: Requests) -> None:
-        """Refuse what the integer clock could not count."""
-        last = np.nanmax(requests.arrival_s, initial=0.0)
-        if last >= LONGEST_RUN_S:
-            raise InputError("arrival_s", float(last), f"times below {LONGEST_RUN_S:.0f} s")
-        if self.policy.reserves_output:
-            slots = min(self.rules.max_num_seqs, len(requests))
-            passes = slots * int(requests.prompt_tokens.max(initial=0)) / (len(self.costs.mixed) - 1)
-            if (passes + 1) * int(self.costs.mixed[-1]) >= 2.0**62:
-                raise InputError(
-                    "max_num_seqs", slots, f"fewer slots: one prefill would last over {2**62 / TICKS_PER_S:.0f} s"
-                )
+    def __init__(self, policy: Policy, rules: Rules, costs: StepCosts) -> None:
+        self.policy, self.rules, self.costs = policy, rules, costs
+        wanted = [("decode", "max_num_seqs", rules.max_num_seqs), ("rows", "max_num_seqs", rules.max_num_seqs)]
+        if not policy.reserves_output:
+            wanted.append(("mixed", "max_num_batched_tokens", rules.max_num_batched_tokens))
+        for table, flag, least in wanted:
+            if (most := len(getattr(costs, table)) - 1) < least:
+                raise InputError(f"costs.{table}", f"a table up to {most}", f"one up to {flag}, {least}")
 
     def run(self, requests: Requests, parts: list[Ints], i: int, token_times: bool) -> Replica:
         """Simulate replica ``i`` on its part of the requests, with its part of the users of a closed loop."""
         each, rest = divmod(requests.concurrency, len(parts))
         rules, part = msgspec.structs.replace(self.rules, concurrency=each + (i < rest)), parts[i]
-        arrive = np.rint(np.nan_to_num(requests.arrival_s[part]) / RECORD_S).astype(np.int64)
+        arrival_s = np.nan_to_num(requests.arrival_s[part])
+        check_clock(arrival_s, rules)
+        if self.policy.reserves_output:
+            self.check_prefill(requests.prompt_tokens[part])
+        arrive = np.rint(arrival_s / RECORD_S).astype(np.int64)
         asked = np.stack([requests.prompt_tokens[part], requests.output_tokens[part], requests.cached_tokens[part]])
         return Replica(part=part, trace=run_kernel(self.policy, rules, self.costs, arrive, asked, token_times))
+
+    def check_prefill(self, prompt_tokens: Ints) -> None:
+        """Refuse whole prompts whose prefill, in one step, the integer clock could not count."""
+        longest, pool = int(prompt_tokens.max(initial=0)), self.rules.blocks * self.rules.block_size
+        passes = pool / (len(self.costs.mixed) - 1) + 1
+        worst = passes * float(self.costs.mixed[-1]) + 2.0 * pool * longest * float(self.costs.pair.max())
+        if worst >= 2.0**62:
+            raise InputError(
+                "prompt_tokens", longest, "shorter prompts: this policy prefills them in one step of minutes"
+            )
+
+
+def check_clock(arrival_s: NDArray[np.float64], rules: Rules) -> None:
+    """Refuse what the integer clock could not count."""
+    if (last := float(arrival_s.max(initial=0.0))) >= LONGEST_RUN_S:
+        raise InputError("arrival_s", last, f"times below {LONGEST_RUN_S:.0f} s")
+    turns = -(-len(arrival_s) // rules.concurrency) if rules.concurrency else 0
+    if turns * rules.think * RECORD_S >= LONGEST_RUN_S:
+        raise InputError(
+            "think_time_s", rules.think * RECORD_S, f"pauses that add up to less than {LONGEST_RUN_S:.0f} s"
+        )
 
 
 def _seconds(replicas: list[Replica], n: int, ticks_of: str) -> NDArray[np.float64]:
@@ -168,10 +194,10 @@ def _seconds(replicas: list[Replica], n: int, ticks_of: str) -> NDArray[np.float
     return column
 
 
-def _request_table(requests: Requests, errors: list[str | None] | None, replicas: list[Replica]) -> pl.DataFrame:
+def _request_table(requests: Requests, errors: NDArray[np.object_] | None, replicas: list[Replica]) -> pl.DataFrame:
     n = len(requests)
     sent = _seconds(replicas, n, "arrive")
-    sent = np.where(np.isnan(sent), requests.arrival_s, sent)
+    sent = _filled(np.where(np.isnan(sent), requests.arrival_s, sent))
     end = _seconds(replicas, n, "last")
     preemptions, replica_of = np.zeros(n, np.int32), np.full(n, -1, np.int32)
     for i, replica in enumerate(replicas):
@@ -191,7 +217,7 @@ def _request_table(requests: Requests, errors: list[str | None] | None, replicas
         "preemptions": preemptions,
         "replica": replica_of,
         "session": None,
-        "error": errors,
+        "error": None if errors is None else errors.tolist(),
     }
     series = [_series(name, values, n) for name, values in columns.items()]
     table = pl.DataFrame(series)
@@ -202,6 +228,17 @@ def _request_table(requests: Requests, errors: list[str | None] | None, replicas
         pl.when(refused).then(0).otherwise(pl.col("output_tokens")).alias("output_tokens"),
         pl.when(refused).then(None).otherwise(pl.col("replica")).alias("replica"),
     )
+
+
+def _filled(sent: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A user whose request is refused sends the next at once: the refused one went when the next that is not did."""
+    known = np.flatnonzero(~np.isnan(sent))
+    if len(known) == len(sent):
+        return sent
+    if not len(known):
+        return np.zeros_like(sent)
+    following = np.searchsorted(known, np.arange(len(sent)))
+    return sent[known[np.minimum(following, len(known) - 1)]]
 
 
 def _series(name: str, values: Any, n: int) -> pl.Series:
@@ -244,7 +281,7 @@ def _token_times(requests: Requests, replicas: list[Replica]) -> TokenTimes:
 
 
 def _meta(
-    deployment: Deployment, workload: Workload, policy: str, seed: int, rules: Rules, replicas: list[Replica]
+    deployment: Deployment, workload: Workload, policy: str, seed: int, engine: Engine, replicas: list[Replica]
 ) -> RunMeta:
     from inferometer import __version__
 
@@ -260,9 +297,22 @@ def _meta(
         workload=workload.describe(),
         concurrency=workload.concurrency,
         request_rate_per_s=workload.rate_per_s,
+        notes=[f"step costs: {engine.costs.origin or 'given'}", *simplifications(deployment, policy)],
         counters={
             "steps": float(sum(r.trace.steps for r in replicas)),
             "preemptions": float(sum(r.trace.preemptions for r in replicas)),
-            "kv_blocks": float(rules.blocks),
+            "kv_blocks": float(engine.rules.blocks),
         },
     )
+
+
+def simplifications(deployment: Deployment, policy: str) -> list[str]:
+    """What this simulation leaves out that could matter for this deployment, a sentence each."""
+    notes = []
+    if deployment.pipeline_parallel_size > 1:
+        notes.append("pipeline stages share each step's tokens: a prompt alone is up to pp times slower than said")
+    if deployment.data_parallel_size > 1:
+        notes.append("data-parallel replicas run apart; experts they share are charged as if all had the same step")
+    if deployment.resolved().enable_prefix_caching and policy == "vllm-v1":
+        notes.append("no prefix is found in the cache but the cached_tokens that the workload states")
+    return notes

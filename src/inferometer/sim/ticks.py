@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from inferometer.errors import InputError
+from inferometer.specs.checks import whole
 
 
 class TickRequest(msgspec.Struct, frozen=True):
@@ -86,10 +87,16 @@ def simulate_ticks(
     400
     """
     jobs = sorted(map(_request, requests), key=lambda r: (r.arrival_tick, r.id))
-    _check(jobs, max_batch, kv_budget_bytes, kv_bytes_per_token)
+    if len({r.id for r in jobs}) < len(jobs):
+        raise InputError("id", [r.id for r in jobs][:8], "a different id for each request")
     if policy not in _POLICIES:
         raise InputError("policy", policy, f"one of {', '.join(_POLICIES)}")
-    queue = _Queue(jobs, max_batch, kv_budget_bytes, kv_bytes_per_token)
+    queue = _Queue(
+        jobs,
+        whole("max_batch", max_batch, 1),
+        whole("kv_budget_bytes", kv_budget_bytes),
+        whole("kv_bytes_per_token", kv_bytes_per_token),
+    )
     total = _POLICIES[policy](queue)
     results = {id: queue.results[id] for id in sorted(queue.results)}
     return TickOutcome(
@@ -101,7 +108,7 @@ class _Queue:
     """Arrivals, the queue and the KV reservations, the same for both policies."""
 
     def __init__(self, jobs: list[TickRequest], max_batch: int, budget: int, per_token: int) -> None:
-        self.pending, self.waiting = jobs, list[TickRequest]()
+        self.pending, self.waiting = jobs[::-1], list[TickRequest]()  # the next to arrive is last
         self.max_batch, self.budget, self.per_token = max_batch, budget, per_token
         self.reserved = self.peak = 0
         self.rejected: list[str] = []
@@ -109,9 +116,8 @@ class _Queue:
 
     def arrive(self, tick: int) -> None:
         """Queue what has arrived; refuse at once what could never fit."""
-        here = [r for r in self.pending if r.arrival_tick <= tick]
-        self.pending = self.pending[len(here) :]
-        for r in here:
+        while self.pending and self.pending[-1].arrival_tick <= tick:
+            r = self.pending.pop()
             if self.kv_bytes(r) > self.budget:
                 self.rejected.append(r.id)
             else:
@@ -120,11 +126,15 @@ class _Queue:
     def admit(self, slots: int) -> list[TickRequest]:
         """Take, in order of arrival, what fits now."""
         taken: list[TickRequest] = []
-        for r in list(self.waiting):
-            if len(taken) < slots and self.reserved + self.kv_bytes(r) <= self.budget:
-                self.waiting.remove(r)
-                self.reserved += self.kv_bytes(r)
-                taken.append(r)
+        left: list[TickRequest] = []
+        for at, r in enumerate(self.waiting):
+            if len(taken) == slots:
+                left += self.waiting[at:]
+                break
+            fits = self.reserved + self.kv_bytes(r) <= self.budget
+            self.reserved += self.kv_bytes(r) if fits else 0
+            (taken if fits else left).append(r)
+        self.waiting = left if taken else self.waiting
         self.peak = max(self.peak, self.reserved)
         return taken
 
@@ -151,7 +161,7 @@ def _static(queue: _Queue) -> int:
         queue.arrive(tick)
         batch = queue.admit(queue.max_batch)
         if not batch:
-            tick = max(tick, queue.pending[0].arrival_tick) if queue.pending else tick
+            tick = max(tick, queue.pending[-1].arrival_tick) if queue.pending else tick
             continue
         end = tick + max(r.output_tokens for r in batch)
         for r in batch:
@@ -175,7 +185,7 @@ def _continuous(queue: _Queue) -> int:
         if not running and not queue.waiting:
             if not queue.pending:
                 return tick
-            tick = queue.pending[0].arrival_tick
+            tick = queue.pending[-1].arrival_tick
             continue
         tick += 1
 
@@ -186,25 +196,10 @@ _POLICIES = {"static": _static, "continuous": _continuous}
 def _request(r: Mapping[str, Any] | object) -> TickRequest:
     get = r.__getitem__ if isinstance(r, Mapping) else lambda name: getattr(r, name)
     try:
-        return TickRequest(str(get("id")), get("arrival_tick"), get("prompt_tokens"), get("output_tokens"))
+        numbers = [whole(name, get(name)) for name in ("arrival_tick", "prompt_tokens", "output_tokens")]
+        return TickRequest(str(get("id")), *numbers)
     except (KeyError, AttributeError) as error:
         raise InputError("requests", r, "id, arrival_tick, prompt_tokens and output_tokens for each") from error
-
-
-def _check(jobs: list[TickRequest], max_batch: int, budget: int, per_token: int) -> None:
-    if max_batch < 1:
-        raise InputError("max_batch", max_batch, "a whole number of at least 1")
-    for name, value in (("kv_budget_bytes", budget), ("kv_bytes_per_token", per_token)):
-        if value < 0:
-            raise InputError(name, value, "a whole number of at least 0")
-    seen: set[str] = set()
-    for r in jobs:
-        for name in ("arrival_tick", "prompt_tokens", "output_tokens"):
-            if getattr(r, name) < 0:
-                raise InputError(name, getattr(r, name), f"a whole number of at least 0 (request {r.id})")
-        if r.id in seen:
-            raise InputError("id", r.id, "a different id for each request")
-        seen.add(r.id)
 
 
 def _mean(values: Iterable[int]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -239,7 +240,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return cls(kind="trace", requests=None, trace=trace)
 
     def describe(self) -> dict[str, Any]:
-        """What sets this workload apart, as plain JSON values; arrays as their size, range, mean and hash."""
+        """What sets this workload apart, as plain JSON values; arrays and files as their size or name, and hash."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "name" or self.name}
         return {name: _plain(value) for name, value in fields.items() if value is not None}
 
@@ -371,4 +372,17 @@ def _plain(value: Any) -> Any:
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         span = {"min": value.min().item(), "mean": value.mean().item(), "max": value.max().item()}
         return {"values": len(value), **span, "sha256": digest}
-    return msgspec.to_builtins(value)
+    plain = msgspec.to_builtins(value)
+    if isinstance(value, Trace):
+        return {**plain, "path": os.path.basename(value.path), "sha256": _file_hash(value.path)}
+    if isinstance(value, Empirical):
+        return {**plain, "trace": os.path.basename(value.trace), "sha256": _file_hash(value.trace)}
+    return plain
+
+
+def _file_hash(path: str) -> str | None:
+    """Of the content, so that a file is the same wherever it lies; None where it is gone."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None

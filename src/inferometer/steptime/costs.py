@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.errors import InputError
 from inferometer.specs.chip import Chip
 from inferometer.specs.deployment import Deployment
 from inferometer.specs.engine import EngineFlags, cudagraph_sizes
@@ -21,6 +22,8 @@ from inferometer.steptime.efficiencies import Bound, Efficiencies, efficiencies
 from inferometer.steptime.ops import RankOps, rank_ops
 
 TICKS_PER_S = 2.0**54
+LONGEST_STEP = 1 << 61
+"""128 s."""
 NO_WINDOW = 1 << 40
 """Stands for "the whole context" where a window is asked for."""
 
@@ -70,19 +73,32 @@ class StepCosts(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     origin: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse tables that would overflow the clock (a step of 128 s or more is a mistake)."""
+        """Refuse empty tables, kinds that do not match, and entries that would overflow the clock.
+
+        Raises:
+            InputError: naming the table; a step of 128 s or more is taken for a mistake.
+        """
         for name in ("decode", "mixed", "rows"):
             table = getattr(self, name)
-            if len(table) == 0 or int(table.max()) >= 1 << 61 or int(table.min()) < 0:
-                raise ValueError(f"StepCosts.{name}: entries must lie in 0 to 128 s")
+            if len(table) < 2 or int(table.max()) >= LONGEST_STEP or int(table.min()) < 0:
+                worst = float(max(table, default=0)) / TICKS_PER_S
+                allowed = "steps of 0 to 128 s (fewer tokens a step, a faster chip)"
+                raise InputError(f"costs.{name}", f"{worst:.3g} s", allowed)
+        kinds = {len(getattr(self, name)) for name in ("window", "decode_kv", "mixed_kv", "pair", "chunk_kv")}
+        if len(kinds) != 1 or 0 in kinds:
+            raise InputError("costs.window", len(self.window), "as many entries as each coefficient, at least one")
 
     def decode_step_s(self, sequences: int, context_tokens: int) -> float:
         """Seconds of a decode-only step of ``sequences``, each with ``context_tokens`` of context."""
+        if not 0 <= sequences < len(self.decode):
+            raise InputError("sequences", sequences, f"0 to max_num_seqs, {len(self.decode) - 1}")
         context = np.minimum(context_tokens, self.window) * sequences
         return float(self.decode[sequences] + (self.decode_kv * context).sum()) / TICKS_PER_S
 
     def prefill_step_s(self, tokens: int, start: int = 0) -> float:
         """Seconds of a step that holds one chunk of ``tokens`` after ``start`` computed ones, and samples from it."""
+        if not 1 <= tokens < len(self.mixed):
+            raise InputError("tokens", tokens, f"1 to max_num_batched_tokens, {len(self.mixed) - 1}")
         half_pairs = np.array([half_pairs_of(tokens, start, int(w)) for w in self.window])
         context = (self.pair * half_pairs + self.chunk_kv * np.minimum(start, self.window)).sum()
         return float(self.mixed[tokens] + self.rows[1] + self.sequence + context) / TICKS_PER_S
@@ -95,20 +111,25 @@ def half_pairs_of(tokens: int, start: int, window: int) -> int:
 
 
 # ---------------------------------------------------------------- the specification-sheet model
-RATE_FALLBACK = {"fp4": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp16", "fp16": "bf16", "fp32": "bf16"}
+RATE_FALLBACK = {"fp4": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp16", "fp16": "bf16"}
 """Where a chip has no unit for a format, the format its products run in instead (weights are widened on the fly)."""
+FP32_SHARE = 0.5
+"""Of the 16-bit tensor rate, where a data sheet gives no fp32 rate: TF32 runs at half of it."""
 SAMPLER_BYTES_PER_LOGIT = 8
 """fp32 logits, read and written once; agrees with the sampler rows of the RTX PRO 6000 kernel tables."""
 
 
 def peak_flops_per_s(chip: Chip, number_format: str) -> float:
-    """Dense FLOP/s of a chip in a number format; without a unit for it, in the wider one that it falls back to."""
+    """Dense FLOP/s of a chip in a number format; without a unit for it, in the one that it falls back to."""
+    rates = chip.flops_per_s
+    if number_format in rates:
+        return rates[number_format]
+    if number_format == "fp32":
+        return FP32_SHARE * peak_flops_per_s(chip, "bf16")
     wanted = number_format
-    for _ in RATE_FALLBACK:
-        if wanted in chip.flops_per_s:
-            return chip.flops_per_s[wanted]
-        wanted = RATE_FALLBACK[wanted]
-    return max(chip.flops_per_s.values())
+    while wanted not in rates and (wanted := RATE_FALLBACK[wanted]) != number_format:
+        pass
+    return rates.get(wanted) or max(rates.values())
 
 
 def sheet_costs(deployment: Deployment, bound: Bound = "value") -> StepCosts:
@@ -171,15 +192,19 @@ class SheetModel:
     def dense_s(self, tokens: Floats) -> Floats:
         """Linear layers: smooth maximum of reading the weights and of the FLOPs."""
         read = self.ops.dense_weight_bytes / (self.chip.bandwidth_bytes_per_s * self.eff.weight_read)
-        flops = tokens * self.ops.dense_flops_per_token / (self.rate(self.ops.compute_format) * self.eff.mfu)
-        return self.smooth_max(read, flops) / self.fp4_penalty(self.ops.weight_format)
+        a_token = sum(flops / self.rate(name) for name, flops in self.ops.dense_flops_by_format)
+        return self.smooth_max(read, tokens * a_token / self.eff.mfu)
 
     def experts_s(self, tokens: Floats) -> Floats:
-        """Routed experts: those that the step's tokens are expected to hit are read once."""
+        """Routed experts: those that the step's tokens are expected to hit are read once.
+
+        Data-parallel replicas send their tokens to the same experts, in lockstep: each replica's step waits for the
+        others' chunks too. As they are simulated apart, each pays for its own chunk ``dp`` times instead.
+        """
         ops, eff, dep = self.ops, self.eff, self.dep
         if not ops.moe_layers:
             return np.zeros_like(tokens)
-        together = tokens * dep.data_parallel_size  # replicas bring their tokens to the same experts
+        together = tokens * dep.data_parallel_size
         share = ops.experts_per_token / ops.experts
         distinct = ops.experts * (1 - (1 - share) ** (eff.routing_skew * together))
         distinct = np.where(together > 0, np.maximum(distinct, ops.experts_per_token), 0)
@@ -202,7 +227,7 @@ class SheetModel:
             total = total + 2 * ops.layers * (latency + message * 2 * (tp - 1) / tp)
         if dp > 1 and ops.moe_layers:
             ranks = ops.experts_ranks
-            total = total + 2 * ops.moe_layers * (eff.alltoall_s + message * 1.5 * (ranks - 1) / ranks)
+            total = total + 2 * ops.moe_layers * (eff.alltoall_s + dp * message * 1.5 * (ranks - 1) / ranks)
         return total + (self.pp - 1) * (eff.hop_s + message)
 
     def fixed_s(self, tokens: Floats) -> Floats:
@@ -213,11 +238,12 @@ class SheetModel:
         moved = ops.activation_bytes_per_token + ops.kv_write_bytes_per_token
         return eff.step_s + floor + eff.activation_traffic * tokens * moved / self.chip.bandwidth_bytes_per_s
 
-    def head_s(self, rows: NDArray[np.int64]) -> Floats:
-        """lm_head on sampled rows, and the sampler's passes over the logits."""
+    def head_s(self, sampled: NDArray[np.int64]) -> Floats:
+        """lm_head on sampled rows (those of a micro-batch), and the sampler's passes over the logits."""
         ops, tp = self.ops, self.dep.tensor_parallel_size
+        rows = np.ceil(sampled / self.pp)
         read = ops.head_weight_bytes / (self.chip.bandwidth_bytes_per_s * self.eff.weight_read)
-        flops = rows * ops.head_flops_per_row / (self.rate("bf16") * self.eff.mfu)
+        flops = rows * ops.head_flops_per_row / (self.rate(ops.head_format) * self.eff.mfu)
         logits = rows * self.dep.model.vocab_size * SAMPLER_BYTES_PER_LOGIT / self.chip.bandwidth_bytes_per_s
         gather = 0.0 if tp == 1 else rows * self.dep.model.vocab_size * 2 / (self.link() * self.eff.link_share)
         return np.where(rows > 0, self.smooth_max(read, flops) + logits + gather, 0.0)
@@ -245,7 +271,9 @@ class SheetModel:
         for window, read_bytes in sorted(by_window.items()):
             pair = self.pair_flops(window, by_window) / (rate * eff.mfu_attention)
             decode = read_bytes / (bandwidth * eff.kv_read)
-            mixed = max(read_bytes / (bandwidth * eff.kv_read_mixed), pair * eff.mixed_query_rows)
+            mixed = read_bytes / (bandwidth * eff.kv_read_mixed)
+            if read_bytes and not ops.mla_layers:
+                mixed = max(mixed, pair * eff.mixed_query_rows)
             chunk = read_bytes / (bandwidth * eff.chunk_kv_read)
             if window == NO_WINDOW and ops.mla_layers:
                 latent = ops.mla_read_bytes_per_token / (bandwidth * eff.mla_read)
@@ -276,10 +304,11 @@ class SheetModel:
         return self.chip.link_bytes_per_s or self.chip.pcie_bytes_per_s or 32e9
 
     def fp4_penalty(self, weight_format: str) -> float:
-        """Hopper has no fp4 units: 4-bit weights are unpacked in software."""
+        """Hopper has no fp4 units: 4-bit experts are unpacked in software."""
         four_bit = weight_format in ("int4", "mxfp4", "nvfp4")
         return self.eff.fp4_on_hopper if four_bit and self.chip.family == "hopper" else 1.0
 
 
 def _ticks(seconds: Floats) -> Ints:
-    return np.rint(seconds * TICKS_PER_S).astype(np.int64)
+    """Rounded once; what would overflow is cut to a figure that `StepCosts` refuses."""
+    return np.minimum(np.rint(seconds * TICKS_PER_S), float(LONGEST_STEP)).astype(np.int64)

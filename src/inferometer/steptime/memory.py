@@ -20,6 +20,8 @@ from fractions import Fraction
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.errors import InputError
 from inferometer.specs.chip import Chip, chip
@@ -57,6 +59,9 @@ DEFAULT_HIDDEN = 8_192
 """Assumed for the activations of a model given by its few figures."""
 
 SIMPLE_BLOCK_TOKENS = 16
+
+NULL_BLOCK_FIRST = (0, 32)
+"""The release from which the engine sets its null block aside before it checks that one longest request fits."""
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +222,8 @@ def _budget(deployment: Deployment, layout: KvLayout, stage: Stage, requested: i
     blocks = max(0, room // block) if block else 0
     longest = _longest(deployment, layout, blocks)
     per_request = layout.blocks_per_request(longest)
-    fits = room > 0 and blocks >= per_request
+    needed = per_request + (release(deployment) >= NULL_BLOCK_FIRST)
+    fits = room > 0 and blocks >= needed
     if flags.num_gpu_blocks_override is not None and room > 0:
         # set by hand, and as small as one likes: the engine checks the length against memory, not against this
         blocks, fits = flags.num_gpu_blocks_override, True
@@ -225,8 +231,8 @@ def _budget(deployment: Deployment, layout: KvLayout, stage: Stage, requested: i
     concurrency = blocks / per_request if fits and per_request else 0.0
     return Memory(
         fits=fits,
-        shortfall_bytes=0 if fits else per_request * block - room,
-        reason="" if fits else _why_not(room, per_request * block, longest),
+        shortfall_bytes=0 if fits else needed * block - room,
+        reason="" if fits else _why_not(room, needed * block, longest),
         max_model_len=longest,
         note=_shortened(flags.max_model_len, longest) if fits else "",
         weight_bytes=weight_bytes(model, deployment),
@@ -253,11 +259,12 @@ def _longest(deployment: Deployment, layout: KvLayout, blocks: int) -> int:
     flags = deployment.resolved()
     given = any(name.replace("-", "_") == "max_model_len" for name in deployment.flags)
     override = flags.num_gpu_blocks_override is not None
-    if given or override or layout.blocks_per_request(flags.max_model_len) <= blocks:
+    usable = blocks - 1
+    if given or override or layout.blocks_per_request(flags.max_model_len) <= usable:
         return flags.max_model_len
     size = layout.block_size
     fitting = bisect.bisect_right(
-        range(1, flags.max_model_len // size + 1), blocks, key=lambda n: layout.blocks_per_request(n * size)
+        range(1, flags.max_model_len // size + 1), usable, key=lambda n: layout.blocks_per_request(n * size)
     )
     return fitting * size or flags.max_model_len
 
@@ -306,6 +313,15 @@ def pool_blocks(deployment: Deployment, found: Memory, context_tokens: int) -> i
     tokens = max(1, min(context_tokens, deployment.resolved().max_model_len))
     block = deployment.resolved().block_size
     return int(found.num_gpu_blocks / layout.blocks_per_request(tokens) * math.ceil(tokens / block))
+
+
+def holds(deployment: Deployment, found: Memory, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which requests, alone, fit the pool beside its null block; ``tokens`` is how many each caches in the end."""
+    layout, usable = kv_layout(deployment), found.num_gpu_blocks - 1
+    if not len(tokens) or layout.blocks_per_request(int(tokens.max())) <= usable:
+        return np.ones(len(tokens), np.bool_)
+    lengths, at = np.unique(tokens, return_inverse=True)
+    return np.array([layout.blocks_per_request(int(n)) <= usable for n in lengths])[at]
 
 
 # ---------------------------------------------------------------- what a rank holds

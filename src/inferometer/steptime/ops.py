@@ -46,12 +46,15 @@ class RankOps(msgspec.Struct, frozen=True, kw_only=True):
     dense_weight_bytes: float
     dense_flops_per_token: float
     """2 x the dense parameters of a rank, without embedding and lm_head."""
+    dense_flops_by_format: tuple[tuple[str, float], ...]
+    """The same by the number format that the products run in: a checkpoint may quantise some layers only."""
     compute_format: str
-    """Number format the dense matrix products run in: bf16, fp16, fp8, int8, fp4, fp32."""
-    weight_format: str
+    """The format of most of them: bf16, fp16, fp8, int8, fp4, fp32."""
     # lm_head, on sampled rows only
     head_weight_bytes: float
     head_flops_per_row: float
+    head_format: str
+    """Number format that its products run in."""
     # routed experts
     moe_layers: int
     experts: int
@@ -118,26 +121,34 @@ def _linear(deployment: Deployment) -> dict[str, Any]:
     quantization, element = stored_quantization(model, deployment), unquantized_bytes(model, deployment)
     tensors = list(model_tensors(model, split))
     dense = [t for t in tensors if t.kind not in ("embedding", "head", "expert")]
-    matrices = sum(t.elements for t in dense if t.kind != "vector")
     head = Tensor(kind="head", outputs=math.ceil(model.vocab_size / split.tp), inputs=model.hidden_size)
-    weights, compute = _formats(deployment, quantization, "mlp" if _has(model, Mlp) else "attention")
+    by_format = _flops_by_format(deployment, dense)
     return {
         "dense_weight_bytes": float(sum(tensor_bytes(t, quantization, element) for t in dense)),
-        "dense_flops_per_token": 2.0 * matrices + _recurrence(model, split.tp),
-        "compute_format": compute,
-        "weight_format": weights,
+        "dense_flops_per_token": sum(by_format.values()),
+        "dense_flops_by_format": tuple(sorted(by_format.items())),
+        "compute_format": max(by_format, key=lambda name: by_format[name]),
         "head_weight_bytes": float(tensor_bytes(head, quantization, element)),
         "head_flops_per_row": 2.0 * head.elements,
+        "head_format": _formats(deployment, quantization, "head")[1],
     }
+
+
+def _flops_by_format(deployment: Deployment, dense: list[Tensor]) -> dict[str, float]:
+    """FLOPs a token of the dense matrices, by the format their products run in; recurrences in 16 bits."""
+    quantization = stored_quantization(deployment.model, deployment)
+    plain: str = deployment.activation_dtype
+    flops = {plain: _recurrence(deployment.model, deployment.tensor_parallel_size)}
+    for tensor in dense:
+        if tensor.kind != "vector":
+            runs = _formats(deployment, quantization, tensor.kind)[1]
+            flops[runs] = flops.get(runs, 0.0) + 2.0 * tensor.elements
+    return {name: value for name, value in flops.items() if value} or {plain: 0.0}
 
 
 def _recurrence(model: Model, tp: int) -> float:
     mixers = ((b.count, b.mixer) for b in model.blocks if isinstance(b.mixer, Recurrent))
     return sum(count * mixer.flops_per_token for count, mixer in mixers) / tp
-
-
-def _has(model: Model, kind: type) -> bool:
-    return any(isinstance(b.mlp, kind) for b in model.blocks)
 
 
 def _formats(deployment: Deployment, q: Quantization | None, kind: Kind) -> tuple[str, str]:
@@ -181,7 +192,7 @@ def _attention(deployment: Deployment) -> dict[str, Any]:
     return {
         "kv_reads": _kv_reads(model, tp, kv),
         "mla_read_bytes_per_token": float(sum(n * (_indexer_bytes(m) or _latent(m) * kv) for n, m in mla)),
-        "mla_flops_per_token": sum(n * _mla_decode_flops(m) for n, m in mla) / tp,
+        "mla_flops_per_token": sum(n * _mla_decode_flops(m, tp) for n, m in mla),
         "attention_flops_per_pair": pairs,
         "window_flops_per_pair": windowed,
         "state_bytes_per_sequence": state_bytes_per_sequence(deployment) / tp,
@@ -198,19 +209,28 @@ def _indexer_bytes(m: Mla) -> int:
     return m.index_head_dim + INDEXER_BYTES_PER_KEY if m.index_heads else 0
 
 
-def _mla_decode_flops(m: Mla) -> float:
-    if m.index_topk:
-        return 2.0 * m.index_heads * m.index_head_dim
-    return 2.0 * m.heads * (2 * m.kv_lora_rank + m.qk_rope_head_dim)
+def _absorbed_flops(m: Mla, tp: int) -> float:
+    """A (query, latent) pair with the up-projections absorbed into query and output."""
+    return 2.0 * m.heads * (2 * m.kv_lora_rank + m.qk_rope_head_dim) / tp
+
+
+def _mla_decode_flops(m: Mla, tp: int) -> float:
+    """A token of context: the absorbed product, or where attention is sparse the indexer's, whole on each rank."""
+    return 2.0 * m.index_heads * m.index_head_dim if m.index_topk else _absorbed_flops(m, tp)
 
 
 def _pair_flops(model: Model, tp: int) -> tuple[float, float]:
+    """FLOPs a (query, key) pair over all layers, and the part in windowed layers (for sparse ones: the chosen keys)."""
     total = windowed = 0.0
     for block in model.blocks:
         m = block.mixer
         if isinstance(m, Attention):
             flops = 2.0 * block.count * m.heads * (m.head_dim + m.v_head_dim) / tp
             windowed += flops if m.window else 0.0
+        elif isinstance(m, Mla) and m.index_topk:
+            chosen = block.count * _absorbed_flops(m, tp)
+            flops = chosen + block.count * _mla_decode_flops(m, tp)
+            windowed += chosen
         elif isinstance(m, Mla):
             flops = 2.0 * block.count * m.heads * (m.qk_nope_head_dim + m.qk_rope_head_dim + m.v_head_dim) / tp
         else:
@@ -253,8 +273,10 @@ def kv_bytes_per_token(model: Model, kv_bytes: int = 2, tp: int = 1) -> int:
     70272
     """
     if not model.blocks:
-        heads = max(1, model.kv_heads // tp) if model.kv_heads else 0
-        return model.layers * 2 * heads * model.head_dim * kv_bytes
+        for name in ("kv_heads", "head_dim"):
+            if getattr(model, name) < 1:
+                raise InputError(name, getattr(model, name), f"a whole number of at least 1 for {model.name}")
+        return model.layers * 2 * max(1, model.kv_heads // tp) * model.head_dim * kv_bytes
     return sum(b.count * block_kv_bytes(b, kv_bytes, tp) for b in model.blocks)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from inferometer.errors import InputError
+from inferometer.specs.checks import positive, whole
 from inferometer.specs.deployment import Deployment
 from inferometer.steptime.costs import peak_flops_per_s
 from inferometer.steptime.ops import rank_ops
@@ -97,14 +97,14 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
         Comparable across chips: 88.4 of 124.5 tok/s is 71.0 %.
         """
-        return tok_per_s / min(batch / self.decode_floor_s, self.compute_roof_tok_per_s)
+        return tok_per_s / min(positive("batch", batch) / self.decode_floor_s, self.compute_roof_tok_per_s)
 
 
 def roofline(deployment: Deployment, context_tokens: int) -> Roofline:
     """The closed forms for one data-parallel replica of a deployment, at a context of ``context_tokens`` a sequence.
 
     Raises:
-        InputError: a negative context.
+        InputError: a context that is not a whole number of at least 0.
 
     >>> import inferometer as im
     >>> dep = im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb"))
@@ -112,8 +112,7 @@ def roofline(deployment: Deployment, context_tokens: int) -> Roofline:
     >>> round(roof.half_saturation_batch), roof.knee_batch
     (111, None)
     """
-    if context_tokens < 0:
-        raise InputError("context_tokens", context_tokens, "a whole number of at least 0")
+    context_tokens = whole("context_tokens", context_tokens)
     chips = deployment.tensor_parallel_size * deployment.pipeline_parallel_size
     weights = weight_bytes(deployment.model, deployment)
     known = bool(deployment.model.blocks)

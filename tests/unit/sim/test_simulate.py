@@ -87,7 +87,7 @@ def test_too_long_and_too_large_requests_are_refused_and_block_nobody() -> None:
     assert errors[0] is None
     assert errors[3] is None
     assert "max_model_len 8192" in errors[1]
-    assert "KV pool of 2400 tokens" in errors[2]
+    assert "KV pool of 151 blocks" in errors[2]
     summary = run.summary()
     assert (summary.requests, summary.failed) == (4, 2)
 
@@ -184,3 +184,94 @@ def test_server_samples_are_even_and_see_the_idle_time(policy: str) -> None:
     assert 1000 < len(times) < 2048
     served_s = (run.requests["end_s"] - run.requests["admitted_s"]).sum()
     assert run.server["running"].mean() == pytest.approx(served_s / times[-1], rel=0.1)
+
+
+def test_costs_of_a_smaller_engine_are_refused() -> None:
+    """Their tables would be read beyond the end."""
+    for flags, table in (({"max_num_seqs": 512}, "costs.decode"), ({"max_num_batched_tokens": 4096}, "costs.mixed")):
+        with pytest.raises(im.InputError, match=table):
+            im.simulate(dep(flags=flags), closed(), costs=sheet_costs(dep()))
+
+
+def test_a_request_of_the_longest_length_is_served() -> None:
+    for model, chip, flags in (
+        ("Qwen/Qwen3-8B", "a100-sxm4-80gb", {"kv_cache_memory_bytes": "1 GiB"}),
+        ("meta-llama/Llama-3.1-8B", "rtx-4090", {}),
+        ("google/gemma-3-27b", "h100-sxm-80gb", {}),
+    ):
+        d = dep(model, chip, flags=flags)
+        longest = im.memory(d).max_model_len
+        load = im.Workload.from_requests([0.0], [longest - 10], [10])
+        assert im.simulate(d, load).summary().failed == 0, model
+
+
+@pytest.mark.parametrize("model", ["google/gemma-3-27b", "openai/gpt-oss-120b", "Qwen/Qwen3-Next-80B-A3B"])
+def test_long_requests_among_short_ones_are_served_where_blocks_are_of_several_kinds(model: str) -> None:
+    d = dep(model, "h200-sxm-141gb", tensor_parallel_size=2)
+    prompts = [100] * 99 + [40_000]
+    run = im.simulate(d, im.Workload.from_requests([0.0] * 100, prompts, [10] * 100))
+    assert run.summary().failed == 0
+    assert run.server["kv_usage"].max() <= 1
+
+
+def test_pauses_beyond_the_clock_are_refused() -> None:
+    with pytest.raises(im.InputError, match="think_time_s"):
+        im.simulate(dep(), closed(concurrency=1, requests=100, think_time_s=1e5))
+
+
+def test_a_long_padded_prefill_is_counted_in_full() -> None:
+    """400 prompts padded to 40,000 tokens take minutes: more than one 64-bit sum holds."""
+    d = dep(chip="h100-sxm-80gb", flags={"max_num_seqs": 400})
+    load = im.Workload.from_requests([0.0] * 400, [40_000] + [100] * 399, [1] * 400)
+    end = im.simulate(d, load, policy="static").requests["end_s"].max()
+    costs = sheet_costs(d)
+    passes = 400 * 40_000 / (len(costs.mixed) - 1)
+    assert end > passes * costs.mixed[-1] / 2**54
+    assert im.simulate(d, load, policy="continuous").summary().failed == 0
+
+
+def test_prompts_whose_prefill_no_clock_could_count_are_refused() -> None:
+    model = im.model("meta-llama/Llama-4-Scout-17B-16E-Instruct")
+    d = im.Deployment(model=model, chip=im.chip("mi355x"), tensor_parallel_size=4)
+    load = im.Workload.from_requests([0.0], [6_000_000], [1])
+    with pytest.raises(im.InputError, match="prompt_tokens"):
+        im.simulate(d, load, policy="continuous")
+    assert im.simulate(d, load).requests["first_token_s"][0] > 100
+
+
+def test_refused_requests_of_a_closed_loop_have_a_time() -> None:
+    load = im.Workload.closed_loop(concurrency=2, prompt_tokens=[100, 9000] * 5, output_tokens=[5] * 10)
+    requests = im.simulate(dep(flags={"max_model_len": 8192}), load).requests
+    assert requests["error"].is_not_null().sum() == 5
+    assert requests["sent_s"].is_null().sum() == 0
+    assert requests["end_s"].is_null().sum() == 0
+    nothing = im.simulate(dep(flags={"max_model_len": 64}), load)
+    assert nothing.summary().failed == 10
+    assert nothing.summary().completed == 0
+
+
+def test_a_lone_prefill_is_not_capped_by_the_threshold_from_0_32() -> None:
+    flags = {"long_prefill_token_threshold": 100, "max_num_batched_tokens": 2048}
+    steps = {
+        version: im.simulate(
+            dep(engine_version=version, flags=flags), closed(concurrency=1, requests=1, prompt_tokens=1900)
+        )
+        for version in ("0.26.0", "0.32.0")
+    }
+    assert steps["0.26.0"].meta.counters["steps"] == 19 + 19
+    assert steps["0.32.0"].meta.counters["steps"] == 2 + 19
+
+
+def test_a_run_names_its_step_costs_and_what_it_leaves_out() -> None:
+    notes = im.simulate(dep(pipeline_parallel_size=2, data_parallel_size=2), closed()).meta.notes
+    assert "specification sheet" in notes[0]
+    assert any("pipeline" in n for n in notes)
+    assert any("replicas" in n for n in notes)
+
+
+@pytest.mark.parametrize("policy", ["vllm-v1", "static", "continuous"])
+def test_no_policy_crawls_on_a_long_queue(policy: str) -> None:
+    """Steps stay proportional to requests, and the run ends: every request is served in a burst of 20,000."""
+    d = dep(flags={"num_gpu_blocks_override": 2001, "max_model_len": 8192})
+    load = im.Workload.open_loop(rate_per_s=1e6, requests=20_000, prompt_tokens=500, output_tokens=20)
+    assert im.simulate(d, load, policy=policy).summary().completed == 20_000

@@ -155,3 +155,18 @@ def test_trace_keeps_what_it_is_told():
     assert Workload.from_trace(__file__, rate_scale=2.0, limit=3, model="m").trace == Trace(
         path=__file__, rate_scale=2.0, limit=3, model="m"
     )
+
+
+def test_a_trace_is_known_by_its_content_not_its_place(tmp_path: Path):
+    rows = "arrival_s,input_tokens,output_tokens\n0,5,5\n1,6,6\n"
+    places = [tmp_path / "a" / "t.csv", tmp_path / "b" / "t.csv"]
+    for place in places:
+        place.parent.mkdir()
+        place.write_text(rows)
+    one, two = (Workload.from_trace(place) for place in places)
+    drawn, again = (Workload.closed_loop(2, prompt_tokens={"trace": str(place)}) for place in places)
+    assert one == two
+    assert drawn == again
+    places[1].write_text(rows + "2,7,7\n")
+    assert one != two
+    assert drawn != again

@@ -125,7 +125,7 @@ def test_formats_without_a_unit_fall_back_to_wider_ones() -> None:
 
 def test_tables_that_overflow_the_clock_are_refused() -> None:
     one, kind = np.ones(2, np.int64), np.ones(1, np.int64)
-    with pytest.raises(ValueError, match="mixed"):
+    with pytest.raises(im.InputError, match="mixed"):
         StepCosts(
             decode=one,
             mixed=one << 62,

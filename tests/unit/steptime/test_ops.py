@@ -30,7 +30,8 @@ def test_qwen3_8b_by_hand() -> None:
     assert found.attention_flops_per_pair == 36 * 4 * 32 * 128
     assert found.window_flops_per_pair == 0
     assert found.hidden_bytes == 8192
-    assert found.compute_format == found.weight_format == "bf16"
+    assert (found.compute_format, found.head_format) == ("bf16", "bf16")
+    assert found.dense_flops_by_format == (("bf16", found.dense_flops_per_token),)
     assert (found.moe_layers, found.experts_ranks, found.layers, found.attention_layers) == (0, 1, 36, 36)
     expected = 2 * (10 * 36 * 4096 + 4 * 12288 * 36 + 3 * 36 * 32 * 128)
     assert found.activation_bytes_per_token == expected
@@ -47,14 +48,15 @@ def test_tensor_parallelism_splits_matrices_and_replicates_kv_heads() -> None:
 def test_fp8_runs_in_fp8_where_the_chip_can_and_in_16_bits_elsewhere() -> None:
     hopper = ops("Llama-3.1-8B-FP8")
     ampere = ops("Llama-3.1-8B-FP8", "a100-sxm4-80gb")
-    assert (hopper.weight_format, hopper.compute_format) == ("fp8", "fp8")
-    assert (ampere.weight_format, ampere.compute_format) == ("fp8", "bf16")
+    assert (hopper.compute_format, ampere.compute_format) == ("fp8", "bf16")
+    assert hopper.head_format == "bf16"
     assert hopper.dense_weight_bytes == pytest.approx(ops("Llama-3.1-8B").dense_weight_bytes / 2, rel=2e-3)
 
 
 def test_weight_only_int4_runs_in_16_bits() -> None:
     found = ops("Llama-3.1-8B-quantized.w4a16")
-    assert (found.weight_format, found.compute_format) == ("int4", "bf16")
+    assert found.compute_format == "bf16"
+    assert found.dense_weight_bytes < 0.3 * ops("Llama-3.1-8B").dense_weight_bytes
 
 
 def test_experts_divided_or_whole() -> None:
@@ -70,7 +72,7 @@ def test_experts_divided_or_whole() -> None:
 
 def test_gpt_oss_quantises_experts_only() -> None:
     found = ops("openai/gpt-oss-120b")
-    assert (found.weight_format, found.expert_weight_format, found.expert_format) == ("bf16", "mxfp4", "bf16")
+    assert (found.compute_format, found.expert_weight_format, found.expert_format) == ("bf16", "mxfp4", "bf16")
     # gate and up, then down, in groups of 32 with a byte of scale
     assert found.expert_weight_bytes == 3 * 2880 * 2880 * 4.25 / 8
     assert found.kv_reads == (KvRead(bytes_per_token=36_864.0), KvRead(bytes_per_token=36_864.0, window=128))
@@ -90,6 +92,16 @@ def test_sparse_mla_reads_chosen_latents_and_the_indexers_keys() -> None:
     assert found.sparse_layers == 61
     assert found.kv_reads == (KvRead(bytes_per_token=70_272.0, window=2048),)
     assert found.mla_read_bytes_per_token == 61 * 132
+    indexer, chosen = 61 * 2 * 64 * 128, 61 * 2 * 128 * (2 * 512 + 64)
+    assert (found.mla_flops_per_token, found.window_flops_per_pair) == (indexer, chosen)
+    assert found.attention_flops_per_pair == indexer + chosen
+
+
+def test_formats_are_told_apart_layer_by_layer() -> None:
+    """An NVFP4 checkpoint that leaves attention in bf16 runs only its three dense layers and shared experts in fp4."""
+    found = dict(ops("nvidia/DeepSeek-V3.1-NVFP4", "b200-sxm-180gb").dense_flops_by_format)
+    assert set(found) == {"bf16", "fp4"}
+    assert found["bf16"] > found["fp4"] > 0
 
 
 def test_gemma_3_reads_windows_apart() -> None:
