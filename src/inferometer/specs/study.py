@@ -97,7 +97,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     >>> import inferometer as im
     >>> [arm.name for arm in im.load_study("a100-qwen3-8b").arms][:2]
-    ['base', 'context-8k']
+    ['base', 'prefix-hits']
     """
 
     name: str
