@@ -380,6 +380,21 @@ def advance(
 
 
 @jit
+def decode_all(slots: Array, running: Int, block: Int, hi: Int, asked: Array, tokens: Array, offsets: Array) -> None:
+    """Every running request computes one token and gets one; nobody has its last."""
+    for i in range(running):
+        room = slots[ROOM, i]
+        slots[ROOM, i] = (block if room == 0 else room) - 1
+        slots[COMPUTED, i] += 1
+        slots[TOTAL, i] += 1
+        slots[LEFT, i] -= 1
+    if len(tokens) > 0:
+        for i in range(running):
+            r = slots[RID, i]
+            tokens[offsets[r] + asked[OUTPUT, r] - slots[LEFT, i] - 1] = hi
+
+
+@jit
 def decode_steps(
     slots: Array,
     hi: Int,
@@ -404,7 +419,6 @@ def decode_steps(
     left = slots[LEFT, 0]
     for i in range(1, running):
         left = min(left, slots[LEFT, i])
-    block = rules[BLOCK]
     while left > 1:
         if not full and waiting(arrive, state):
             break
@@ -417,16 +431,7 @@ def decode_steps(
         lo += context_ticks(kinds, DECODE_KV, slots, running, state[CONTEXT]) + decode[running]
         hi += lo >> SUBTICK_BITS
         lo &= SUBTICK_MASK
-        for i in range(running):
-            room = slots[ROOM, i]
-            slots[ROOM, i] = (block if room == 0 else room) - 1
-            slots[COMPUTED, i] += 1
-            slots[TOTAL, i] += 1
-            slots[LEFT, i] -= 1
-        if len(tokens) > 0:
-            for i in range(running):
-                r = slots[RID, i]
-                tokens[offsets[r] + asked[OUTPUT, r] - slots[LEFT, i] - 1] = hi
+        decode_all(slots, running, rules[BLOCK], hi, asked, tokens, offsets)
         left -= 1
         state[CONTEXT] += running
         state[FREE] -= need
@@ -459,7 +464,7 @@ def vllm_v1(
     slots: Array,
     stack: Array,
 ) -> None:
-    """vLLM V1, first come first served (``vllm/v1/core/sched/scheduler.py``); the twin of `reference.vllm_v1`."""
+    """vLLM V1, first come first served (``vllm/v1/core/sched/scheduler.py``); the twin of `reference.VllmV1`."""
     hi = lo = 0
     while state[DONE] < len(arrive):
         if state[RUNNING] == 0:

@@ -1,6 +1,6 @@
 """The schedulers' rules in plain Python, one step at a time: the oracle that the compiled core must equal.
 
-Read `vllm_v1` beside engines.md 1.1: same order, same names. Nothing here is fast.
+Read `VllmV1` beside engines.md 1.1: same order, same names. Nothing here is fast.
 """
 
 from __future__ import annotations
@@ -109,91 +109,115 @@ def step_ticks(costs: StepCosts, contexts: list[int], chunks: list[tuple[int, in
     return total + int(costs.rows[rows]) + costs.sequence * (len(contexts) + len(chunks))
 
 
-def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
+class VllmV1:
     """vLLM V1 (``vllm/v1/core/sched/scheduler.py:schedule``), first come first served, without prefix caching."""
-    arrivals = Arrivals(requests, rules)
-    sampler = Sampler(arrivals)
-    waiting: deque[Request] = deque()
-    running: list[Request] = []
-    leaving: list[Request] = []  # finished, but the asynchronous scheduler still holds their slot and blocks
-    now = seen = 0  # ticks of 2**-54 s; arrivals up to `seen` are visible to the scheduler
-    free = rules.blocks
-    steps = preemptions = done = 0
 
-    def cdiv(tokens: int) -> int:
-        return -(-tokens // rules.block_size)
+    def __init__(self, requests: list[Request], rules: Rules, costs: StepCosts) -> None:
+        self.requests, self.rules, self.costs = requests, rules, costs
+        self.arrivals = Arrivals(requests, rules)
+        self.sampler = Sampler(self.arrivals)
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.leaving: list[Request] = []
+        """Finished, but the asynchronous scheduler still holds their slot and blocks."""
+        self.now = self.seen = 0
+        """Ticks of 2**-54 s; arrivals up to ``seen`` are visible to the scheduler."""
+        self.free = rules.blocks
+        self.steps = self.preemptions = 0
 
-    def missing_blocks(r: Request, tokens: int) -> int:
-        return max(0, cdiv(r.computed + tokens) - r.blocks)
+    def run(self) -> Outcome:
+        """Step until every request has ended."""
+        while self.arrivals.next < len(self.requests) or self.waiting or self.running:
+            self.see()
+            before = self.preemptions
+            scheduled, budget = self.schedule_running()
+            if self.preemptions == before:
+                scheduled += self.schedule_waiting(budget)
+            self.step(scheduled)
+            self.release()
+            self.settle(scheduled)
+            if not self.rules.async_scheduling:
+                self.release()
+        return Outcome(self.requests, self.sampler.rows, self.steps, self.preemptions)
 
-    while done < len(requests):
-        if not running:
-            free += sum(r.blocks for r in leaving)
-            leaving = []
-            if not waiting and not arrivals.count(now // SUBTICKS):
-                now = requests[arrivals.next].arrival * SUBTICKS
-                sampler.hold(now // SUBTICKS, 0, 0, 0, preemptions)
-            seen = now
-        waiting.extend(arrivals.until(seen // SUBTICKS))
+    def see(self) -> None:
+        """Queue what has arrived; an idle engine sees at once, and sleeps until the next arrival."""
+        if not self.running:
+            self.release()
+            if not self.waiting and not self.arrivals.count(self.now // SUBTICKS):
+                self.now = self.requests[self.arrivals.next].arrival * SUBTICKS
+                self.sampler.hold(self.now // SUBTICKS, 0, 0, 0, self.preemptions)
+            self.seen = self.now
+        self.waiting.extend(self.arrivals.until(self.seen // SUBTICKS))
 
-        budget, preempted, i = rules.max_num_batched_tokens, False, 0
+    def schedule_running(self) -> tuple[list[Request], int]:
+        """Part A: running requests take tokens and blocks, in order of admission; also returns the budget left."""
+        budget = self.rules.max_num_batched_tokens
         scheduled: list[Request] = []
-        alone = len(running) == 1 and not waiting
-        while i < len(running) and budget > 0:  # A. running requests, in order of admission
-            r = running[i]
+        alone = len(self.running) == 1 and not self.waiting
+        while len(scheduled) < len(self.running) and budget > 0:
+            r = self.running[len(scheduled)]
             n = r.num_tokens - r.computed
-            if rules.long_prefill_token_threshold and not (rules.uncapped_lone_prefill and alone):
-                n = min(n, rules.long_prefill_token_threshold)
+            if not (self.rules.uncapped_lone_prefill and alone):
+                n = self.capped(n)
             n = min(n, budget)
-            while missing_blocks(r, n) > free:
-                victim = running.pop()
-                free += victim.blocks
-                victim.blocks = victim.computed = 0
-                victim.decoding = False
-                victim.preemptions += 1
-                waiting.appendleft(victim)
-                preemptions, preempted = preemptions + 1, True
-                if victim is r:
-                    break
-            if i == len(running):
+            while self.blocks(r.computed + n) - r.blocks > self.free and r in self.running:
+                self.preempt(self.running[-1])
+            if r not in self.running:
                 break
-            need = missing_blocks(r, n)
-            free, r.blocks, r.chunk, budget = free - need, r.blocks + need, n, budget - n
+            self.allocate(r, n)
+            budget -= n
             scheduled.append(r)
-            i += 1
-        while (
-            not preempted and budget > 0 and waiting and len(running) + len(leaving) < rules.max_num_seqs
-        ):  # B. waiting
-            r = waiting[0]
+        return scheduled, budget
+
+    def preempt(self, victim: Request) -> None:
+        """Take all blocks of the last running request; it goes to the front of the queue and keeps its outputs."""
+        self.running.remove(victim)
+        self.free += victim.blocks
+        victim.blocks = victim.computed = 0
+        victim.decoding = False
+        victim.preemptions += 1
+        self.preemptions += 1
+        self.waiting.appendleft(victim)
+
+    def schedule_waiting(self, budget: int) -> list[Request]:
+        """Part B: admit the queue's head while budget, slots and blocks last; whoever does not fit blocks the rest."""
+        rules, admitted = self.rules, list[Request]()
+        while budget > 0 and self.waiting and len(self.running) + len(self.leaving) < rules.max_num_seqs:
+            r = self.waiting[0]
             hit = min(r.cached, r.prompt - 1)
-            n = r.num_tokens - hit
-            if rules.long_prefill_token_threshold:
-                n = min(n, rules.long_prefill_token_threshold)
+            n = self.capped(r.num_tokens - hit)
             if not rules.enable_chunked_prefill and n > budget:
                 break
             n = min(n, budget)
-            watermark = rules.watermark_blocks if running or leaving else 0
-            if rules.scheduler_reserve_full_isl and cdiv(r.num_tokens) + watermark > free:
+            watermark = rules.watermark_blocks if self.running or self.leaving else 0
+            if rules.scheduler_reserve_full_isl and self.blocks(r.num_tokens) + watermark > self.free:
                 break
-            if cdiv(hit + n) + watermark > free:
+            if self.blocks(hit + n) + watermark > self.free:
                 break
-            waiting.popleft()
-            running.append(r)
-            r.computed, r.chunk, r.blocks = hit, n, cdiv(hit + n)
-            free, budget = free - r.blocks, budget - n
-            if r.admitted < 0:
-                r.admitted = now // SUBTICKS
-            scheduled.append(r)
+            self.running.append(self.waiting.popleft())
+            r.computed = hit
+            r.admitted = self.now // SUBTICKS if r.admitted < 0 else r.admitted
+            self.allocate(r, n)
+            budget -= n
+            admitted.append(r)
+        return admitted
 
-        rows = sum(r.computed + r.chunk == r.num_tokens for r in scheduled)
-        started = now
+    def step(self, scheduled: list[Request]) -> None:
+        """The batch runs; under the asynchronous lag the next one is scheduled as this one starts."""
+        started = self.now
         contexts = [r.computed + 1 for r in scheduled if r.decoding]
-        now += step_ticks(costs, contexts, [(r.computed, r.chunk) for r in scheduled if not r.decoding], rows)
-        seen = started if rules.async_scheduling else now
-        steps += 1
-        sampler.hold(now // SUBTICKS, len(running), len(waiting), rules.blocks - free, preemptions)
-        free += sum(r.blocks for r in leaving)
-        leaving = []
+        chunks = [(r.computed, r.chunk) for r in scheduled if not r.decoding]
+        rows = sum(r.computed + r.chunk == r.num_tokens for r in scheduled)
+        self.now += step_ticks(self.costs, contexts, chunks, rows)
+        self.seen = started if self.rules.async_scheduling else self.now
+        self.steps += 1
+        used = self.rules.blocks - self.free
+        self.sampler.hold(self.now // SUBTICKS, len(self.running), len(self.waiting), used, self.preemptions)
+
+    def settle(self, scheduled: list[Request]) -> None:
+        """Count what was computed, hand out tokens, retire who has them all."""
+        now = self.now // SUBTICKS
         for r in scheduled:
             r.computed += r.chunk
             if r.computed < r.num_tokens:
@@ -201,18 +225,38 @@ def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
             r.decoding = True
             if r.output:
                 r.generated += 1
-                r.tokens.append(now // SUBTICKS)
-                r.first = r.first if r.generated > 1 else now // SUBTICKS
+                r.tokens.append(now)
+                r.first = r.tokens[0]
             if r.generated >= r.output:
-                r.last = now // SUBTICKS
-                done += 1
-                running.remove(r)
-                leaving.append(r)
-                arrivals.finish(now // SUBTICKS)
-        if not rules.async_scheduling:
-            free += sum(r.blocks for r in leaving)
-            leaving = []
-    return Outcome(requests, sampler.rows, steps, preemptions)
+                r.last = now
+                self.running.remove(r)
+                self.leaving.append(r)
+                self.arrivals.finish(now)
+
+    def release(self) -> None:
+        """Free what finished requests still held."""
+        self.free += sum(r.blocks for r in self.leaving)
+        self.leaving = []
+
+    def allocate(self, r: Request, tokens: int) -> None:
+        """Schedule ``tokens`` of a request and give it the blocks it lacks for them."""
+        need = max(0, self.blocks(r.computed + tokens) - r.blocks)
+        r.chunk = tokens
+        r.blocks += need
+        self.free -= need
+
+    def capped(self, tokens: int) -> int:
+        """Under the threshold for long prefills, 0 for none."""
+        return min(tokens, self.rules.long_prefill_token_threshold or tokens)
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.rules.block_size)
+
+
+def vllm_v1(requests: list[Request], rules: Rules, costs: StepCosts) -> Outcome:
+    """A run of `VllmV1`."""
+    return VllmV1(requests, rules, costs).run()
 
 
 def take_fitting(queue: list[Request], slots: int, free: int, rules: Rules) -> list[Request]:
