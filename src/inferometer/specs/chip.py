@@ -62,16 +62,22 @@ class Chip(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """By field (``flops_per_s.bf16`` for a rate): where the figure comes from and when it was checked."""
 
     def __post_init__(self) -> None:
-        """Refuse figures that no device has."""
+        """Refuse figures that no device has: a unit was forgotten."""
         for field in ("memory_bytes", "bandwidth_bytes_per_s", *_OPTIONAL):
             value = getattr(self, field)
             if value is not None and not _above_zero(value):
                 raise InputError(f"chip.{field}", value, "a number above 0")
+            if value is not None and field in _LIKELY and value < LEAST:
+                raise InputError(f"chip.{field}", value, f"a quantity with its unit, such as {_LIKELY[field]!r}, or SI")
         for number_format, rate in self.flops_per_s.items():
             if number_format not in get_args(NumberFormat):
                 raise UnknownNameError("number format in chip.flops_per_s", number_format, get_args(NumberFormat))
             if not _above_zero(rate):
                 raise InputError(f"chip.flops_per_s.{number_format}", rate, "a number above 0")
+            if rate < LEAST:
+                raise InputError(f"chip.flops_per_s.{number_format}", rate, "a rate such as '312 TFLOP/s', or FLOP/s")
+        if not {"bf16", "fp16", "fp32"} & set(self.flops_per_s):
+            raise InputError("chip.flops_per_s", dict(self.flops_per_s), "a bf16, fp16 or fp32 rate among them")
         if not (_above_zero(self.usable_fraction) and self.usable_fraction <= 1):
             raise InputError("chip.usable_fraction", self.usable_fraction, "a share above 0, at most 1")
 
@@ -112,6 +118,15 @@ _READERS = {
     "link_bytes_per_s": units.parse_bandwidth,
     "pcie_bytes_per_s": units.parse_bandwidth,
     "tdp_w": units.parse_watts,
+}
+LEAST = 1e8
+"""No device has less memory (bytes), bandwidth (bytes/s) or FLOP/s: such a figure lacks its unit."""
+_LIKELY = {
+    "memory_bytes": "80 GiB",
+    "reported_memory_bytes": "79.2 GiB",
+    "bandwidth_bytes_per_s": "2.039 TB/s",
+    "link_bytes_per_s": "300 GB/s",
+    "pcie_bytes_per_s": "32 GB/s",
 }
 _REQUIRED = ("memory_bytes", "bandwidth_bytes_per_s", "flops_per_s")
 _FIGURE_KEYS = {"value", "source", "checked"}

@@ -312,7 +312,9 @@ def pool_blocks(deployment: Deployment, found: Memory, context_tokens: int) -> i
         return found.num_gpu_blocks
     tokens = max(1, min(context_tokens, deployment.resolved().max_model_len))
     block = deployment.resolved().block_size
-    return int(found.num_gpu_blocks / layout.blocks_per_request(tokens) * math.ceil(tokens / block))
+    # most of its life a request decodes, and holds no more than its window and the block being filled
+    decoding = msgspec.structs.replace(layout, in_flight_tokens=1)
+    return int(found.num_gpu_blocks / decoding.blocks_per_request(tokens) * math.ceil(tokens / block))
 
 
 def holds(deployment: Deployment, found: Memory, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -1,11 +1,14 @@
 """The roofline in closed form: where decoding stops being memory-bound, if ever, and what it can reach.
 
-The convention is the founding documents': every step reads all weight bytes W once, a token costs 2 P FLOPs with all
-parameters P, each sequence reads its whole KV cache. Chips of one data-parallel replica act as one large chip, so
-communication is free here. `steptime.costs` is the model to predict with; this one is to reason with.
+The convention is the founding documents': a step reads all weight bytes W once, a token costs 2 P FLOPs with all
+parameters P, each sequence reads its whole KV cache. Of a mixture of experts only those parameters count that a token
+visits, and only the experts that a batch is expected to hit are read. Chips of one data-parallel replica act as one
+large chip, so communication is free here. `steptime.costs` is the model to predict with; this one is to reason with.
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 
@@ -13,13 +16,13 @@ from inferometer.specs.checks import positive, whole
 from inferometer.specs.deployment import Deployment
 from inferometer.steptime.costs import peak_flops_per_s
 from inferometer.steptime.ops import rank_ops
-from inferometer.steptime.weights import parameters, weight_bytes
+from inferometer.steptime.weights import expert_bytes, visited_parameters, weight_bytes
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     """Closed forms at one context length; batch is the number of sequences of one replica.
 
-    Decoding ``batch`` sequences reads ``W + batch * kv_bytes_per_sequence`` and computes ``batch * 2 P``.
+    Decoding ``batch`` sequences reads ``W(batch) + batch * kv_bytes_per_sequence`` and computes ``batch * 2 P``.
 
     >>> import inferometer as im
     >>> dep = im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb"))
@@ -30,12 +33,21 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     weight_bytes: int
     flops_per_token: float
-    """2 P."""
+    """2 P, of a mixture of experts 2 x the parameters that a token visits (embedding included, by the convention)."""
     kv_bytes_per_sequence: float
     """KV cache (windows capped) and recurrent state that one sequence reads a step."""
     bandwidth_bytes_per_s: float
     flops_per_s: float
     """Dense peak in the format that the weights' products run in."""
+    expert_bytes: float = 0.0
+    """Bytes of all routed experts, within ``weight_bytes``."""
+    expert_share: float = 1.0
+    """Share of the experts that one token visits."""
+
+    def read_bytes(self, batch: float) -> float:
+        """Weight bytes that a step of ``batch`` sequences reads: W less the experts that none of them is sent to."""
+        idle = float((1 - self.expert_share) ** batch)
+        return self.weight_bytes - self.expert_bytes * idle
 
     @property
     def ridge_flops_per_byte(self) -> float:
@@ -45,13 +57,13 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def knee_batch_naive(self) -> float:
         """Batch at the ridge with the KV cache left out: ``ridge * W / 2 P``."""
-        return self.ridge_flops_per_byte * self.weight_bytes / self.flops_per_token
+        return self._batch_where(self.flops_per_token / self.ridge_flops_per_byte)
 
     @property
     def knee_batch(self) -> float | None:
         """Batch at the ridge with the KV cache read too; None: intensity never gets there, the curve only flattens."""
-        rest = self.flops_per_token - self.ridge_flops_per_byte * self.kv_bytes_per_sequence
-        return self.ridge_flops_per_byte * self.weight_bytes / rest if rest > 0 else None
+        rest = self.flops_per_token / self.ridge_flops_per_byte - self.kv_bytes_per_sequence
+        return self._batch_where(rest) if rest > 0 else None
 
     @property
     def intensity_asymptote_flops_per_byte(self) -> float:
@@ -61,7 +73,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def half_saturation_batch(self) -> float:
         """Batch at half the throughput asymptote: ``W / KV``."""
-        return _ratio(self.weight_bytes, self.kv_bytes_per_sequence)
+        return self._batch_where(self.kv_bytes_per_sequence)
 
     @property
     def crossover_batch(self) -> float:
@@ -80,12 +92,12 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def decode_floor_s(self) -> float:
-        """Least time of a decode step: reading the weights once."""
-        return self.weight_bytes / self.bandwidth_bytes_per_s
+        """Least time of a decode step of one sequence: reading its weights once."""
+        return self.read_bytes(1) / self.bandwidth_bytes_per_s
 
     def decode_tok_per_s(self, batch: float) -> float:
         """Throughput of a batch: ``BW B / (W + B KV)``, at most the compute roof."""
-        read = self.weight_bytes + batch * self.kv_bytes_per_sequence
+        read = self.read_bytes(batch) + batch * self.kv_bytes_per_sequence
         return min(self.bandwidth_bytes_per_s * batch / read, self.compute_roof_tok_per_s)
 
     def prefill_floor_s(self, tokens: int) -> float:
@@ -97,7 +109,17 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
         Comparable across chips: 88.4 of 124.5 tok/s is 71.0 %.
         """
-        return tok_per_s / min(positive("batch", batch) / self.decode_floor_s, self.compute_roof_tok_per_s)
+        read_s = self.read_bytes(positive("batch", batch)) / self.bandwidth_bytes_per_s
+        return tok_per_s / min(batch / read_s, self.compute_roof_tok_per_s)
+
+    def _batch_where(self, bytes_per_sequence: float) -> float:
+        """The batch whose weight reads equal ``batch x bytes_per_sequence``; iterated from above."""
+        if not bytes_per_sequence:
+            return math.inf
+        batch = self.weight_bytes / bytes_per_sequence
+        for _ in range(100):
+            batch = self.read_bytes(batch) / bytes_per_sequence
+        return batch
 
 
 def roofline(deployment: Deployment, context_tokens: int) -> Roofline:
@@ -117,10 +139,13 @@ def roofline(deployment: Deployment, context_tokens: int) -> Roofline:
     weights = weight_bytes(deployment.model, deployment)
     known = bool(deployment.model.blocks)
     compute_format = rank_ops(deployment).compute_format if known else "bf16"
+    experts = expert_bytes(deployment.model, deployment) if known else 0.0
     return Roofline(
         context_tokens=context_tokens,
         weight_bytes=weights,
-        flops_per_token=2.0 * parameters(deployment.model) if known else float(weights),
+        expert_bytes=experts,
+        expert_share=rank_ops(deployment).experts_per_token / rank_ops(deployment).experts if experts else 1.0,
+        flops_per_token=2.0 * visited_parameters(deployment.model) if known else float(weights),
         kv_bytes_per_sequence=sequence_bytes(deployment, context_tokens),
         bandwidth_bytes_per_s=chips * deployment.chip.bandwidth_bytes_per_s,
         flops_per_s=chips * peak_flops_per_s(deployment.chip, compute_format),

@@ -81,6 +81,17 @@ def active_parameters(model: Model) -> int:
     )
 
 
+def visited_parameters(model: Model) -> int:
+    """Parameters less the routed experts that a token is not sent to; of a dense model all of them."""
+    return round(sum(t.elements * t.active for t in model_tensors(model)))
+
+
+def expert_bytes(model: Model, deployment: Deployment | None = None) -> int:
+    """Bytes of all routed experts, as `weight_bytes` counts them."""
+    quantization, element = stored_quantization(model, deployment), unquantized_bytes(model, deployment)
+    return sum(tensor_bytes(t, quantization, element) for t in model_tensors(model) if t.kind == "expert")
+
+
 def weight_bytes(model: Model, deployment: Deployment | None = None) -> int:
     """Bytes of all weights: as stated, else counted from the shape in the checkpoint's or the deployment's format.
 

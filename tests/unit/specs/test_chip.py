@@ -143,9 +143,23 @@ def test_missing_file_is_an_input_error():
 
 def test_a_chip_made_by_hand_is_checked():
     with pytest.raises(InputError, match=r"chip\.bandwidth_bytes_per_s"):
-        Chip(id="x", name="x", memory_bytes=1, bandwidth_bytes_per_s=0, flops_per_s={})
+        Chip(id="x", name="x", memory_bytes=2**30, bandwidth_bytes_per_s=0, flops_per_s={})
     with pytest.raises(InputError, match=r"chip\.flops_per_s\.bf16"):
-        Chip(id="x", name="x", memory_bytes=1, bandwidth_bytes_per_s=1, flops_per_s={"bf16": float("nan")})
+        Chip(id="x", name="x", memory_bytes=2**30, bandwidth_bytes_per_s=1e9, flops_per_s={"bf16": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"memory_bytes": 96}, "memory_bytes"),
+        ({"bandwidth_bytes_per_s": 3.35}, "bandwidth_bytes_per_s"),
+        ({"flops_per_s": {"bf16": 312}}, r"flops_per_s\.bf16"),
+        ({"flops_per_s": {"fp8": "1 PFLOP/s"}}, "a bf16, fp16 or fp32 rate"),
+    ],
+)
+def test_a_figure_without_its_unit_is_refused(change: dict[str, object], field: str):
+    with pytest.raises(InputError, match=field):
+        chip(LAB | change)
 
 
 def test_reported_memory_comes_before_the_model():

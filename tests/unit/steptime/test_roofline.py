@@ -75,3 +75,26 @@ def test_negative_context_is_refused() -> None:
     dep = im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb"))
     with pytest.raises(im.InputError, match="context_tokens"):
         im.roofline(dep, context_tokens=-1)
+
+
+def test_a_mixture_of_experts_reads_and_computes_what_its_tokens_visit() -> None:
+    dep = im.Deployment(model=im.model("Qwen/Qwen3-30B-A3B"), chip=im.chip("h100-sxm-80gb"))
+    found = im.roofline(dep, context_tokens=1000)
+    experts = 48 * 128 * 3 * 2048 * 768
+    assert found.flops_per_token == pytest.approx(2 * (30.53e9 - experts * 120 / 128), rel=0.01)
+    assert found.read_bytes(1) == pytest.approx(found.weight_bytes - 2 * experts * 120 / 128)
+    assert found.read_bytes(1000) == pytest.approx(found.weight_bytes)
+    half = found.half_saturation_batch
+    assert found.read_bytes(half) == pytest.approx(half * found.kv_bytes_per_sequence)
+    assert found.decode_tok_per_s(8) < 8 * found.decode_tok_per_s(1)
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen/Qwen3-8B", "gpt-oss-120b", "deepseek-v3", "qwen3-30b-a3b", "mixtral-8x7b", "gemma-3-27b"]
+)
+def test_the_simulator_never_beats_the_roofline(name: str) -> None:
+    dep = im.Deployment(model=im.model(name), chip=im.chip("h200-sxm-141gb"), tensor_parallel_size=8)
+    for users in (1, 8, 64):
+        load = im.Workload.closed_loop(concurrency=users, requests=users, prompt_tokens=64, output_tokens=400)
+        simulated = im.simulate(dep, load).summary().output_tok_per_s
+        assert simulated < im.roofline(dep, context_tokens=64).decode_tok_per_s(users)
