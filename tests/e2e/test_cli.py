@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -198,6 +199,98 @@ def test_packaged_studies_need_no_file(run: Any):
     assert "8 x A100-SXM4-80GB tp=8" in ran.out
 
 
+def test_two_loads_are_refused(run: Any):
+    for words in (
+        ("predict", *FLAGS, "--request-rate", "1"),
+        ("predict", "study.toml", "--request-rate", "1", "--concurrency", "2"),
+        ("simulate", "study.toml", "--set", "workload.request_rate=[1]", "--set", "workload.concurrency=[1]"),
+        ("score", *FLAGS, "--request-rate", "1", "x.json"),
+    ):
+        ran = run(*words)
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert re.search(r"exactly one of .*(concurrency.*request.rate|request.rate.*concurrency)", ran.err)
+    over = run("predict", "study.toml", "--concurrency", "4", "--set", "workload.request_rate=[2]", "--json")
+    assert [point["request_rate"] for point in over.json["points"]] == [2.0], "--set comes last"
+
+
+def test_without_a_load_the_flags_are_named(run: Any):
+    ran = run("predict", "--model", "Qwen3-8B", "--chip", "h100-sxm-80gb")
+    assert ran.status == 2
+    assert ran.err == "error: no load: give --concurrency 1,8 (closed loop) or --request-rate 0.5,1 (open loop)\n"
+
+
+@pytest.mark.parametrize("command", ["predict", "simulate"])
+def test_everything_refused_is_one_line(command: str, run: Any):
+    ran = run(command, *FLAGS[:6], "--prompt-tokens", "100000", "--output-tokens", "16")
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "prompt_tokens 100000 + output_tokens 16 are longer than max_model_len 40960" in ran.err
+    assert run("runs", "--json").json["runs"] == []
+
+
+def test_some_refused_are_told_and_kept(run: Any):
+    lengths = ("--prompt-tokens", "{ uniform = { low = 200, high = 300 } }", "--max-model-len", "280")
+    ran = run("predict", "study.toml", *lengths, "--concurrency", "1")
+    assert ran.status == 0
+    (line,) = [line for line in ran.out.splitlines() if "refused" in line]
+    assert re.fullmatch(r"\d of 10 requests are refused: longer than max_model_len 280\.", line)
+    simulated = run("simulate", "study.toml", *lengths, "--concurrency", "1").out
+    assert line in simulated
+    assert "max_model_len 280, " in simulated
+    (point,) = run("predict", "study.toml", *lengths, "--concurrency", "1", "--json").json["points"]
+    assert point["refused"] == {"longer than max_model_len 280": int(line.split()[0])}
+    assert len(run("runs", "--json").json["runs"]) == 1
+
+
+def test_an_arm_of_which_all_is_refused_leaves_the_runs_of_the_others(run: Any, folder: Path):
+    arms = '[[arm]]\nname = "long"\nworkload = { prompt_tokens = 50000 }\n'
+    (folder / "arms.toml").write_text(STUDY + arms)
+    ran = run("simulate", "arms.toml")
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "arm 'long': every request is refused" in ran.err
+    assert [each["arm"] for each in run("runs", "--json").json["runs"]] == ["base", "base"]
+
+
+def test_an_overload_is_named(run: Any):
+    load = ("--prompt-tokens", "2048", "--output-tokens", "16", "--request-rate", "1,100")
+    ran = run("predict", "study.toml", *load)
+    assert re.search(r"^100/s overloaded: serves [\d.]+ of 100 requests/s, the queue grows\.$", ran.out, flags=re.M)
+    assert [point["overloaded"] for point in run("predict", "study.toml", *load, "--json").json["points"]] == [
+        False,
+        True,
+    ]
+    simulated = run("simulate", "study.toml", *load, "--no-store")
+    assert re.search(
+        r"^100/s overloaded: serves [\d.]+ of 100 requests/s, the queue grows\.$", simulated.out, flags=re.M
+    )
+    document = run("simulate", "study.toml", *load, "--no-store", "--json").json
+    assert [each["overloaded"] for each in document["runs"]] == [False, True]
+
+
+@pytest.mark.parametrize("command", ["predict", "simulate", "score"])
+def test_warm_up_requests_by_flag(command: str, run: Any, folder: Path):
+    sweep_csv(folder / "sweep.csv")
+    words = [command, "study.toml", *(["sweep.csv"] if command == "score" else []), "--json"]
+    plain, warm = run(*words).json, run(*words, "--warmup-requests", "3").json
+    if command == "score":
+        assert plain["rows"] != warm["rows"]
+    elif command == "predict":
+        assert [point["requests"] for point in warm["points"]] == [7, 17]
+        assert [point["requests"] for point in plain["points"]] == [10, 20]
+    else:
+        assert [each["summary"]["requests"] for each in warm["runs"]] == [7, 17]
+    assert run(*words, "--warmup-requests", "10").status == 2
+
+
+def test_json_says_what_is_deployed(run: Any):
+    document = run("predict", "study.toml", "--max-num-seqs", "9", "--json").json
+    assert document["arms"][0]["deployment"] == document["deployment"]
+    assert document["deployment"]["flags"]["max_num_seqs"] == 9
+    assert document["deployment"]["flags"]["max_num_batched_tokens"] == 2048
+    assert document["deployment"]["engine_version"] == "0.26.0"
+    assert document["cautions"] == []
+    assert "priors" in run("predict", "study.toml", "--chip", "mi300x", "--json").json["arms"][0]["cautions"][0]
+
+
 # --- simulate
 
 
@@ -263,6 +356,15 @@ def test_a_replay_of_a_simulation_is_that_simulation(run: Any, folder: Path):
     assert re.search(r"^E2E mean ms .* -33\.\d +missed", missed.out, flags=re.M)
 
 
+def test_a_replay_of_which_all_is_refused_is_one_line(run: Any, folder: Path):
+    study = im.load_study("study.toml", ["workload.request_rate=[20]", "workload.requests_per_point=30"])
+    request_csv(folder / "same.csv", im.simulate(study.base.deployment, study.base.points[0].workload))
+    ran = run("simulate", "study.toml", "--replay", "same.csv", "--max-model-len", "200")
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "prompt_tokens 256 + output_tokens 16 are longer than max_model_len 200" in ran.err
+    assert run("runs", "--json").json["runs"] == []
+
+
 def test_replay_takes_the_run_of_the_studys_model(run: Any):
     file = str(shared("data/vllm_replay_requests.csv"))
     ran = run("simulate", "rtxpro6000-llama31-8b", "--replay", file, "--json", "--no-store")
@@ -318,6 +420,21 @@ def test_score_without_a_measurement(run: Any):
         assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
     ran = run("score", "study.toml", "none.json", "--model", "meta-llama/Llama-3.1-70B")
     assert ran.status == 2
+
+
+def test_score_says_first_what_is_not_alike(run: Any):
+    measured = str(shared("data/bench_outputs/vllm_bench/vllm-0.33.0_detailed.json"))
+    words = ("score", "study.toml", measured, "--concurrency", "1", "--prompt-tokens", "1024")
+    ran = run(*words)
+    lines = ran.out.splitlines()
+    assert lines[3:5] == [
+        "Not alike: model: measured mock, predicted Qwen/Qwen3-8B.",
+        "Not alike: mean prompt_tokens: measured 149, predicted 1,024.",
+    ]
+    assert "figures within 10 %" in lines[5]
+    assert run(*words, "--json").json["notes"] == [line.removeprefix("Not alike: ")[:-1] for line in lines[3:5]]
+    quiet = run(*words, "--quiet")
+    assert (quiet.out.count("\n"), quiet.err.count("\n")) == (1, 2)
 
 
 def test_score_against_what_is_not_predicted(run: Any, folder: Path):
@@ -460,6 +577,9 @@ def test_the_reference_shows_what_is_printed(run: Any, folder: Path):
     [
         (("predict",), "no study"),
         (("predict", "none.toml"), "none.toml"),
+        (("predict", *FLAGS[:4], "--request-rate", "1e11"), "requests_per_point"),
+        (("predict", "study.toml", "--requests-per-point", "1000000000000"), "20,000,000"),
+        (("predict", "study.toml", "--concurrency", "10000000"), "requests_per_point"),
         (("predict", "study.toml", "--concurency", "1"), "--concurency"),
         (("predict", "study.toml", "--concurrency", "1,x"), "'x'"),
         (("predict", "study.toml", "--concurrency", "0"), "concurrency"),
@@ -504,7 +624,38 @@ def test_bad_result_files(content: str, run: Any, folder: Path):
 def test_an_unwritable_store_is_one_line(run: Any, folder: Path):
     (folder / "file").write_text("")
     ran = run("simulate", "study.toml", "--store", "file/below")
+    assert (ran.status, ran.err) == (2, "error: cannot write the store at file/below: Not a directory\n")
+    sweep_csv(folder / "sweep.csv")
+    ran = run("import", "sweep.csv", "--store", "file/below")
+    assert (ran.status, ran.err) == (2, "error: cannot write the store at file/below: Not a directory\n")
+
+
+def test_an_index_that_cannot_be_written_is_told_as_such(run: Any, folder: Path):
+    (folder / "store" / "index.sqlite3").mkdir(parents=True)
+    ran = run("simulate", "study.toml", "--store", "store")
+    assert (ran.status, ran.err) == (2, "error: cannot write the store at store: unable to open database file\n")
+    (folder / "store" / "index.sqlite3").rmdir()
+    (folder / "store" / "index.sqlite3").write_text("no index" * 100)
+    ran = run("simulate", "study.toml", "--store", "store")
+    assert ran.status == 2
+    assert "not a sound index" in ran.err
+
+
+def test_an_empty_study_is_called_empty(run: Any, folder: Path):
+    (folder / "empty.toml").write_text("")
+    ran = run("predict", "empty.toml")
     assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "empty.toml: is empty" in ran.err
+
+
+def test_out_of_memory_is_one_line(run: Any, monkeypatch: pytest.MonkeyPatch):
+    def exhausted(*args: Any, **kwargs: Any) -> im.Run:
+        raise MemoryError
+
+    monkeypatch.setattr("inferometer.prediction.predict.simulate", exhausted)
+    ran = run("predict", "study.toml")
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "out of memory" in ran.err
 
 
 def test_interrupted_keeps_what_was_done(run: Any, monkeypatch: pytest.MonkeyPatch):
@@ -519,19 +670,59 @@ def test_interrupted_keeps_what_was_done(run: Any, monkeypatch: pytest.MonkeyPat
         return simulate(*args, **kwargs)
 
     monkeypatch.setattr(module, "simulate", once)
-    assert run("simulate", "study.toml").status == 130
+    ran = run("simulate", "study.toml")
+    assert (ran.status, ran.err) == (130, "interrupted\n")
     assert len(run("runs", "--quiet").out.split()) == 1
 
 
-def test_a_reader_that_leaves_is_no_error(folder: Path):
-    program = "import sys; from inferometer.cli.main import main; sys.exit(main(['catalog', 'models', '--json']))"
+@pytest.mark.parametrize("words", [["catalog", "models"], ["predict", "node-70b"]])
+def test_a_reader_that_leaves_gets_no_verdict_and_no_traceback(words: list[str], folder: Path):
+    # unbuffered, so that a line is written at a time and the reader is gone before the last one
+    program = f"import sys; from inferometer.cli.main import main; sys.exit(main({words!r}))"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(
-        [sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-u", "-c", program], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout
         assert process.stderr
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-    assert process.returncode == 0
+    assert process.returncode == 141
+
+
+def test_help_to_a_reader_that_leaves(folder: Path):
+    program = "import sys; from inferometer.cli.main import main; sys.exit(main(['predict', '--help']))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", program], env=env, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_the_bar_is_hidden_until_there_is_a_number(monkeypatch: pytest.MonkeyPatch):
+    from inferometer.cli.output import progress
+    from inferometer.report import terminal
+
+    made: list[Any] = []
+    bar = terminal.progress_bar
+
+    def recorded(console: Any) -> Any:
+        made.append(bar(console))
+        return made[-1]
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(terminal, "progress_bar", recorded)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with progress("Simulating", show=True) as tick:
+        assert not made[0].tasks[0].visible
+        tick(0, 3)
+        assert made[0].tasks[0].visible
+        assert "0 of 3" in "".join(map(str, made[0].make_tasks_table(made[0].tasks).columns[2].cells))
+    assert "None" not in sys.stderr.getvalue()

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from inferometer.cli.options import Output, Storage
-from inferometer.cli.output import RUNS_SCHEMA, print_json, run_dict
+from inferometer.cli.output import RUNS_SCHEMA, print_json, run_dict, writing
 from inferometer.errors import InputError
 
 EXAMPLES = """Examples:
@@ -39,9 +39,10 @@ def import_(
 
     runs = [run for file in files for run in load(file)]
     store = None if no_store else Store(storage.store)
-    for run in runs if store else []:
-        assert store is not None
-        store.save(run)
+    if store:
+        with writing(store):
+            for run in runs:
+                store.save(run)
     console = terminal.make_console()
     if output.json:
         each = [run_dict(run) for run in runs]

@@ -50,8 +50,10 @@ class Storage:
 class StudyFlags:
     """A study's most used fields; each is an override of the field of its name."""
 
-    model: Annotated[str | None, Parameter(help="Catalog name, or path of a config.json.")] = None
-    chip: Annotated[str | None, Parameter(help="Catalog name.")] = None
+    model: Annotated[
+        str | None, Parameter(help="Catalog name, or path of a config.json or of the folder that holds it.")
+    ] = None
+    chip: Annotated[str | None, Parameter(help="Catalog name, or path of a chip's file (TOML or JSON).")] = None
     engine: Annotated[str | None, Parameter(help="Whose scheduler and defaults.")] = None
     engine_version: Annotated[str | None, Parameter(help="Whose defaults.")] = None
     tensor_parallel_size: Annotated[int | None, Parameter(help="Chips that share every layer.")] = None
@@ -70,6 +72,7 @@ class StudyFlags:
     concurrency: Annotated[str | None, Parameter(help="Closed loop: users, such as 1,8,64.")] = None
     request_rate: Annotated[str | None, Parameter(help="Open loop: requests a second, such as 0.5,1,2.")] = None
     requests_per_point: Annotated[int | None, Parameter(help="Requests of each point.")] = None
+    warmup_requests: Annotated[int | None, Parameter(help="First requests of each point, left out of figures.")] = None
     ttft_ms: Annotated[float | None, Parameter(help="Limit on the time to first token.")] = None
     tpot_ms: Annotated[float | None, Parameter(help="Limit on the time per output token.")] = None
 
@@ -91,7 +94,7 @@ class StudyFlags:
 
 _TOP = ("model", "chip")
 _LISTS = ("concurrency", "request_rate")
-_WORKLOAD = ("prompt_tokens", "output_tokens", *_LISTS, "requests_per_point")
+_WORKLOAD = ("prompt_tokens", "output_tokens", *_LISTS, "requests_per_point", "warmup_requests")
 _SLO = ("ttft_ms", "tpot_ms")
 
 
@@ -137,8 +140,22 @@ def read_study(study: str | None, flags: StudyFlags, overrides: tuple[str, ...])
 
     if study is None and flags.model is None:
         raise InputError.because("no study: give a study file, or --model and --chip with a load (--concurrency 1,8)")
+    _one_load([f"--{name.replace('_', '-')}" for name, _ in flags.given() if name in _LISTS])
+    loads = [f"workload.{loop}" for loop in merge.LOOPS]
+    _one_load([f"--set {key}" for key in dict.fromkeys(map(_key, overrides)) if key in loads])
     changes = merge.merge(merge.overrides(flags.overrides()), merge.overrides(overrides))
+    if study is None and not any(loop in changes.get("workload", {}) for loop in merge.LOOPS):
+        raise InputError.because("no load: give --concurrency 1,8 (closed loop) or --request-rate 0.5,1 (open loop)")
     return load_study({} if study is None else study, changes)
+
+
+def _one_load(given: list[str]) -> None:
+    if len(given) > 1:
+        raise InputError.because(f"give exactly one of {', '.join(given)}: a load is one or the other")
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
 
 
 def study_words(study: str | None, flags: StudyFlags, overrides: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inferometer.records.metrics import Summary
     from inferometer.records.run import Run
+    from inferometer.store import Store
 
 RUNS_SCHEMA = "inferometer/runs/1"
 
@@ -36,8 +37,26 @@ def progress(label: str, *, show: bool) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: None
         return
     with progress_bar(console) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        # hidden until it is known how many there are
+        task = bar.add_task(label, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+@contextmanager
+def writing(store: Store) -> Iterator[None]:
+    """Make what goes wrong while the store is written one `InputError` that says where the store is."""
+    from inferometer.errors import FormatError, InputError
+
+    try:
+        yield
+    except OSError as error:
+        raise InputError.because(f"cannot write the store at {store.path}: {error.strerror or error}") from error
+    except Exception as error:
+        # sqlite3's word for a file that is locked, read-only or on a full disk; any other fault is the index's own
+        fault = error.__cause__ if isinstance(error, FormatError) else error
+        if type(fault).__name__ != "OperationalError":
+            raise
+        raise InputError.because(f"cannot write the store at {store.path}: {fault}") from error
 
 
 def summary_dict(summary: Summary) -> dict[str, Any]:

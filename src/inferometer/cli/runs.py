@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from inferometer.cli.options import Output, Storage
-from inferometer.cli.output import print_json, run_dict
+from inferometer.cli.output import print_json, run_dict, writing
 
 EXAMPLES = """Examples:
   inferometer runs
@@ -84,7 +84,8 @@ def delete(*runs: RunId, output: Output = Output(), storage: Storage = Storage()
     if not runs:
         raise InputError.because("nothing to delete: give the id of a run")
     store = Store(storage.store)
-    deleted = [store.delete(run) for run in runs]
+    with writing(store):
+        deleted = [store.delete(run) for run in runs]
     if output.json:
         print_json({"schema": "inferometer/deleted/1", "store": str(store.path), "deleted": deleted})
     else:

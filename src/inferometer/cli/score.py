@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,9 +66,11 @@ def score(
         print_json(card.to_dict())
     elif output.quiet:
         print(terminal.verdict(card))
+        for note in card.notes:
+            print(f"not alike: {note}", file=sys.stderr)
     else:
         base = prediction.base.arm
-        terminal.heading(base.deployment, base.points[0].workload, console)
+        terminal.heading(base.deployment, base.points[0].workload, console, prediction.memory)
         terminal.say(console)
         terminal.score(card, console)
     return 0 if card.passed else 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from inferometer.cli.options import Output, Overrides, Seed, Storage, StudyFlags, read_study
-from inferometer.cli.output import RUNS_SCHEMA, print_json, progress, run_dict
+from inferometer.cli.output import RUNS_SCHEMA, print_json, progress, run_dict, writing
 from inferometer.errors import InputError
 
 if TYPE_CHECKING:
@@ -81,25 +82,34 @@ class _Job:
     output: Output
 
     def run(self, arm: Arm, point: Point, *, token_times: bool = False) -> Run:
-        """Simulate one point, and keep it."""
+        """Simulate one point, and keep it if any request was served."""
+        from inferometer.prediction.outcome import serves
         from inferometer.prediction.predict import point_run
 
         times = self.token_times or token_times
         run = point_run(self.study, arm, point, self.seed, policy=self.policy, token_times=times)
-        if self.store:
-            self.store.save(run)
+        if serves(run):
+            self.keep(run)
         return run
+
+    def keep(self, run: Run) -> None:
+        """Put a run into the store, where there is one."""
+        if self.store:
+            with writing(self.store):
+                self.store.save(run)
 
     def document(self, runs: list[Run], summaries: list[Summary]) -> dict[str, Any]:
         """The runs as JSON has them."""
-        each = [run_dict(run, summary) for run, summary in zip(runs, summaries, strict=True)]
+        from inferometer.prediction.outcome import overloaded
+
+        pairs = list(zip(runs, summaries, strict=True))
+        each = [{**run_dict(run, summary), "overloaded": overloaded(run, summary)} for run, summary in pairs]
         return {"schema": RUNS_SCHEMA, "store": str(self.store.path) if self.store else None, "runs": each}
 
     def say_where(self, run: Run, console: Console) -> None:
         """Where runs were kept, and the command that shows one."""
         from inferometer.report import terminal
 
-        terminal.say(console)
         if self.store:
             where = "" if str(self.store.path) == ".inferometer" else f" --store {self.store.path}"
             terminal.command(console, f"Kept in {self.store.path}:  ", f"inferometer runs show {run.id}{where}")
@@ -111,18 +121,35 @@ def _points(job: _Job) -> int:
     """Simulate and keep every point of the arms, one after the other."""
     from inferometer.prediction.predict import steady
 
-    runs, summaries, total = [], [], sum(len(arm.points) for arm in job.arms)
+    runs: list[Run] = []
+    summaries, total = [], sum(len(arm.points) for arm in job.arms)
     with progress("Simulating", show=not job.output.quiet) as tick:
+        tick(0, total)
         for arm in job.arms:
-            for point in arm.points:
-                runs.append(job.run(arm, point))
-                summaries.append(steady(runs[-1], arm.warmup_requests).summary())
+            for run in _arm_runs(job, arm):
+                runs.append(run)
+                summaries.append(steady(run, arm.warmup_requests).summary())
                 tick(len(runs), total)
     _print_runs(job, runs, summaries)
     return 0
 
 
+def _arm_runs(job: _Job, arm: Arm) -> Iterator[Run]:
+    """The runs of an arm's points. Raises `InputError` where every request of all of them is refused."""
+    from inferometer.prediction.outcome import refuse_unserved, serves
+
+    runs = []
+    for point in arm.points:
+        runs.append(job.run(arm, point))
+        yield runs[-1]
+    refuse_unserved(arm, runs)
+    for run in runs:
+        if not serves(run):
+            job.keep(run)
+
+
 def _print_runs(job: _Job, runs: list[Run], summaries: list[Summary]) -> None:
+    from inferometer.prediction.outcome import overloaded, refused
     from inferometer.report import terminal
 
     if job.output.json:
@@ -131,14 +158,40 @@ def _print_runs(job: _Job, runs: list[Run], summaries: list[Summary]) -> None:
         print("\n".join(run.id for run in runs))
     else:
         console, arm = terminal.make_console(), job.arms[0]
-        terminal.heading(arm.deployment, arm.points[0].workload, console)
-        terminal.say(console)
+        _print_heading(arm, arm.points[0].workload, console)
+        if any(refused(run) for run in runs):
+            terminal.refusals(runs, console)
+            terminal.say(console)
         terminal.run_summary(runs, console, summaries)
+        pairs = zip(runs, summaries, strict=True)
+        found = [(terminal.run_name(run, runs), run, each) for run, each in pairs if overloaded(run, each)]
+        terminal.overloads(found, console)
+        terminal.say(console)
+        lines = terminal.small_print(job.arms, runs)
+        for line in lines:
+            terminal.say(console, line, style=terminal.FAINT)
+        if lines:
+            terminal.say(console)
         job.say_where(runs[0], console)
+
+
+def _print_heading(arm: Arm, workload: Workload, console: Console) -> None:
+    from inferometer.report import terminal
+    from inferometer.steptime.memory import memory
+
+    found = memory(arm.deployment)
+    terminal.heading(arm.deployment, workload, console, found)
+    terminal.say(console)
+    if found.note:
+        terminal.say(console, terminal.sentence(found.note))
+        terminal.say(console)
 
 
 def _replay(job: _Job, file: str, tolerance: float | None) -> int:
     """Simulate a measured run's requests once an arm, and lay both side by side."""
+    import msgspec
+
+    from inferometer.prediction.outcome import refuse_unserved
     from inferometer.scoring.score import TOLERANCE, score
     from inferometer.specs.study import Point
 
@@ -147,7 +200,9 @@ def _replay(job: _Job, file: str, tolerance: float | None) -> int:
     runs, cards = [], []
     with progress("Replaying", show=not job.output.quiet) as tick:
         for arm in job.arms:
-            runs.append(job.run(arm, Point(workload=workload), token_times=measured.token_times is not None))
+            replayed = msgspec.structs.replace(arm, points=(Point(workload=workload),))
+            runs.append(job.run(arm, replayed.points[0], token_times=measured.token_times is not None))
+            refuse_unserved(replayed, runs[-1:])
             cards.append(score(runs[-1], measured, TOLERANCE if tolerance is None else tolerance))
             tick(len(runs), len(job.arms))
     if job.output.json:
@@ -168,10 +223,11 @@ def _print_replay(job: _Job, arm: Arm, run: Run, card: Score, workload: Workload
     if job.output.quiet:
         print(name + terminal.verdict(card))
         return
-    terminal.heading(arm.deployment, workload, console)
+    _print_heading(arm, workload, console)
     terminal.say(console, f"{name}{run.requests.height:,} measured requests, simulated with their own arrivals.")
     terminal.say(console)
     terminal.score(card, console)
+    terminal.say(console)
     job.say_where(run, console)
 
 
@@ -181,7 +237,7 @@ def measured_run(file: str, model: str) -> Run:
     Raises `InputError` where several are there and not exactly one is of the model.
     """
     from inferometer.records.importers import load
-    from inferometer.scoring.score import same_model
+    from inferometer.scoring.likeness import same_model
 
     runs = load(file)
     matching = runs if len(runs) == 1 else [run for run in runs if same_model(run.meta.model, model)]

@@ -21,6 +21,8 @@ import polars as pl
 
 from inferometer.errors import InputError
 from inferometer.prediction.binding import limited_by, time_shares
+from inferometer.prediction.cautions import cautions
+from inferometer.prediction.outcome import overloaded, refuse_unserved, refused
 from inferometer.records.metrics import LIMITS, Stat, Summary, SweepGoodput, sweep_goodput, ttft_knee
 from inferometer.records.metrics import Point as GoodputPoint
 from inferometer.records.run import Run, TokenTimes
@@ -70,7 +72,14 @@ class PredictedPoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Low and high by figure: ``output_tok_per_s``, ``ttft_ms.p50``, ..."""
     limited_by: str
     time_shares: dict[str, float]
+    overloaded: bool
+    """Whether an open loop offers more than is served; its latencies then depend on how long the run is."""
     run: Run
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How many requests the engine refused, by its reason."""
+        return refused(self.run)
 
     def to_dict(self) -> dict[str, Any]:
         """As in the JSON of ``predict``."""
@@ -88,7 +97,10 @@ class PredictedPoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             "prefix_hit_rate": s.prefix_hit_rate,
             "requests": s.requests,
             "failed": s.failed,
+            "refused": self.refused,
             "duration_s": s.duration_s,
+            "request_per_s": s.request_per_s,
+            "overloaded": self.overloaded,
             "limited_by": self.limited_by,
             "time_shares": self.time_shares,
             "intervals": {path: list(interval) for path, interval in self.intervals.items()},
@@ -129,6 +141,16 @@ class PredictedArm(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return [point.run for point in self.points]
 
     @property
+    def raw_max_tok_per_s(self) -> float | None:
+        """The most output tokens per second of any point, whatever its latencies; None without points."""
+        return max((p.summary.output_tok_per_s or 0.0 for p in self.points), default=None)
+
+    @property
+    def cautions(self) -> list[str]:
+        """What to bear in mind because of the chip."""
+        return cautions(self.arm.deployment.chip)
+
+    @property
     def ttft_knee_concurrency(self) -> int | None:
         """First tested concurrency whose p99 TTFT is more than twice its p50."""
         return ttft_knee(self.runs)
@@ -150,6 +172,7 @@ class PredictedArm(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return {
             "name": self.name,
             "study": self.arm.table,
+            "deployment": self.arm.deployment.describe(),
             "memory": memory_dict(self.memory, self.would_fit),
             "roofline": {**roofline_dict(self), "limits": _limits_dict(self.limits)},
             "points": [point.to_dict() for point in self.points],
@@ -157,6 +180,7 @@ class PredictedArm(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             "ttft_knee_closed_form": self.ttft_knee_closed_form,
             "goodput": goodput_dict(self.goodput),
             "note": self.note or None,
+            "cautions": self.cautions,
         }
 
 
@@ -230,7 +254,7 @@ def predict(
         progress: called as points are done.
 
     Raises:
-        InputError: a study with a mistake in it, or a seed below 0.
+        InputError: a study with a mistake in it, a seed below 0, or an arm that fits but refuses every request.
 
     >>> import inferometer as im
     >>> too_large = {"model": "meta-llama/Llama-3.1-70B", "chip": "h100-sxm-80gb", "workload": {"concurrency": [1]}}
@@ -343,6 +367,7 @@ def _arm(study: Study, arm: Arm, seed: int | None, count: _Counter) -> Predicted
         note = "the model is given by its few figures, so that its steps cannot be priced" if found.fits else ""
         return msgspec.structs.replace(plain, note=note)
     points = tuple(_points(study, plain, seed, count))
+    refuse_unserved(arm, [point.run for point in points])
     return msgspec.structs.replace(plain, points=points, goodput=_goodput(arm, [point.run for point in points]))
 
 
@@ -371,6 +396,7 @@ def _points(study: Study, plain: PredictedArm, seed: int | None, count: _Counter
             intervals=_intervals(summaries),
             limited_by=limited_by(arm.deployment, runs[0], summaries[0], shares),
             time_shares=shares,
+            overloaded=overloaded(runs[0], summaries[0]),
             run=runs[0],
         )
         count.add(1)

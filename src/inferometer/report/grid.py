@@ -24,8 +24,17 @@ class Column(msgspec.Struct, frozen=True):
     group: str = ""
 
 
+LEAST_ROOM = 12
+"""A last column with less room than this is not wrapped: the terminal breaks the line."""
+WIDE_ROOM = 30
+"""With so much room for a last column, it is wrapped before columns are moved together."""
+
+
 class Grid:
-    """Rows under columns, as wide as their content; two spaces between columns, one where they would not fit."""
+    """Rows under columns, as wide as their content; two spaces between columns, one where they would not fit.
+
+    Where that is still too wide, the words of a last column that is aligned left go on below.
+    """
 
     def __init__(self, title: str, columns: Sequence[Column], accent: str = "", faint: str = "") -> None:
         self.title, self.columns, self.accent, self.faint = title, list(columns), accent, faint
@@ -38,7 +47,7 @@ class Grid:
 
     def lines(self, width: int) -> Iterator[Text]:
         """The header (two lines where columns are grouped) and the rows, without spaces at the end."""
-        gap = 2 if self._total(2) <= width else 1
+        gap = self._gap(width)
         widths = self._widths(gap)
         if self._grouped:
             yield self._group_line(widths, gap)
@@ -46,8 +55,20 @@ class Grid:
         headers: list[Cell] = [first, *(column.header for column in self.columns[1:])]
         if any(headers):
             yield self._line(headers, widths, gap, self.faint, self.accent if not self._grouped else self.faint)
+        room = width - sum(widths[:-1]) - gap * (len(widths) - 1)
+        wraps = self.columns[-1].align == "left" and LEAST_ROOM <= room < widths[-1]
         for row in self.rows:
-            yield self._line(row, widths, gap)
+            below: list[Cell] = [""] * (len(row) - 1)
+            parts = _wrapped(row[-1], room) if wraps else [row[-1]]
+            for n, part in enumerate(parts):
+                yield self._line([*(below if n else row[:-1]), part], widths, gap)
+
+    def _gap(self, width: int) -> int:
+        """Two, unless the table is too wide so and wrapping its last column would not help."""
+        total, last = self._total(2), self._widths(2)[-1]
+        words = [cell_len(word) for row in self.rows for word in str(row[-1]).split()]
+        wraps = self.columns[-1].align == "left" and width - (total - last) >= max([WIDE_ROOM, *words])
+        return 2 if total <= width or wraps else 1
 
     @property
     def _grouped(self) -> bool:
@@ -93,11 +114,37 @@ class Grid:
         line = Text()
         for i, (cell, column) in enumerate(zip(cells, self.columns, strict=True)):
             text = cell.copy() if isinstance(cell, Text) else Text(cell, style=(first or style) if i == 0 else style)
-            space = " " * (widths[i] - cell_len(text.plain))
+            space = " " * max(0, widths[i] - cell_len(text.plain))
             line.append(" " * gap if i else "")
             line.append_text(Text(space) + text if column.align == "right" else text + Text(space))
         line.rstrip()
         return line
+
+
+def _wrapped(cell: Cell, room: int) -> list[Cell]:
+    """The cell in lines of at most so many columns, broken between words, and in a longer word after an underscore.
+
+    >>> _wrapped("prefill in mixed steps", 16), _wrapped("max_num_batched_tokens 8", 20)
+    (['prefill in mixed', 'steps'], ['max_num_batched_', 'tokens 8'])
+    """
+    plain = cell.plain if isinstance(cell, Text) else cell
+    lines: list[Cell] = []
+    start = 0
+    while start < len(plain):
+        end = _line_end(plain, start, room)
+        lines.append(cell[start:end])
+        start = end + (len(plain[end:]) - len(plain[end:].lstrip()))
+    return lines or [cell]
+
+
+def _line_end(plain: str, start: int, room: int) -> int:
+    """Where the line that starts here ends: at a space, else after an underscore, else at the end of its first word."""
+    if len(plain) - start <= room:
+        return len(plain)
+    space = plain.rfind(" ", start, start + room + 1)
+    underscore = plain.rfind("_", start, start + room) + 1
+    following = plain.find(" ", start)
+    return space if space > start else underscore or (following if following > 0 else len(plain))
 
 
 def _width(cell: Cell) -> int:
@@ -122,12 +169,18 @@ def figure(value: float | None) -> str:
     return f"{whole}.{decimals.ljust(2 - math.floor(math.log10(number)), '0')}"
 
 
-def milliseconds(time_s: float | None) -> str:
-    """Seconds as a figure of milliseconds.
+IN_SECONDS_FROM_S = 10
+"""Longer times are read in seconds also where a column is in milliseconds."""
 
-    >>> milliseconds(0.0112)
-    '11.2'
+
+def milliseconds(time_s: float | None) -> str:
+    """Seconds as a figure of milliseconds; from 10 s on in seconds, with the unit.
+
+    >>> milliseconds(0.0112), milliseconds(117.2)
+    ('11.2', '117 s')
     """
+    if time_s is not None and time_s >= IN_SECONDS_FROM_S:
+        return f"{figure(time_s)} s"
     return figure(None if time_s is None else time_s * 1000.0)
 
 

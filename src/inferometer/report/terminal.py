@@ -15,15 +15,29 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from inferometer.prediction.cautions import cautions, simplifications
+from inferometer.prediction.outcome import offered_per_s, refused
 from inferometer.prediction.predict import PredictedArm, PredictedPoint, Prediction, point_name
 from inferometer.records.metrics import STAT_NAMES, Stat, Summary, SweepGoodput
 from inferometer.records.metrics import Point as GoodputPoint
 from inferometer.records.run import Run
-from inferometer.report.grid import Cell, Column, Grid, count, figure, gib, milliseconds, percent, signed
+from inferometer.report.grid import (
+    IN_SECONDS_FROM_S,
+    Cell,
+    Column,
+    Grid,
+    count,
+    figure,
+    gib,
+    milliseconds,
+    percent,
+    signed,
+)
 from inferometer.scoring.score import ArmScore, MetricScore, Row, Score
 from inferometer.specs.deployment import Deployment
 from inferometer.specs.engine import resolve_version
 from inferometer.specs.slo import Slo
+from inferometer.specs.study import Arm
 from inferometer.specs.workload import Uniform, Workload
 from inferometer.steptime.memory import Memory, Term
 from inferometer.units import format_bytes_gib, format_count
@@ -69,10 +83,15 @@ def progress_bar(console: Console) -> Progress:
 def prediction(pred: Prediction, console: Console, study: str = "") -> None:
     """Everything about a prediction; ``study`` is how the command line names it."""
     base = pred.base
-    heading(base.arm.deployment, base.arm.points[0].workload, console)
+    heading(base.arm.deployment, base.arm.points[0].workload, console, base.memory)
     say(console)
-    for sentence in answer(base):
-        say(console, sentence, style="" if base.fits else BAD)
+    for line in answer(base):
+        say(console, line, style="" if base.fits else BAD)
+    for arm in pred.arms[1:]:
+        if arm.memory.note and arm.memory.note != base.memory.note:
+            say(console, f"{arm.name}: {sentence(arm.memory.note)}")
+    for arm in pred.arms:
+        refusals(arm.runs, console, "" if len(pred.arms) == 1 else f"{arm.name}: ")
     say(console)
     show(_memory_grid(base.memory, console), console)
     if len(pred.arms) > 1:
@@ -81,12 +100,20 @@ def prediction(pred: Prediction, console: Console, study: str = "") -> None:
     if any(arm.points for arm in pred.arms):
         say(console)
         show(_sweep_grid(base) if len(pred.arms) == 1 else _arm_sweep_grid(pred.arms), console)
+        overloads(_overloaded(pred), console)
         say(console)
         for line in _closing(pred):
             say(console, line)
-        _refused(pred, console)
+    ranges = [RANGES] if len(pred.arms) == 1 and base.points else []
+    for line in [*ranges, *small_print([arm.arm for arm in pred.arms], pred.runs)]:
+        say(console, line, style=FAINT)
     say(console)
     _next(pred, console, study)
+
+
+def _overloaded(pred: Prediction) -> list[Served]:
+    points = (point for arm in pred.arms for point in arm.points if point.overloaded)
+    return [(run_name(point.run, pred.runs), point.run, point.summary) for point in points]
 
 
 def answer(arm: PredictedArm) -> list[str]:
@@ -95,8 +122,8 @@ def answer(arm: PredictedArm) -> list[str]:
     if not found.fits:
         longest = f"one request of max_model_len {deployment.resolved().max_model_len:,} included"
         first = f"It does not fit: {format_bytes_gib(found.shortfall_bytes)} short on each chip, {longest}."
-        return [first, f"{found.reason[:1].upper()}{found.reason[1:]}."]
-    each = f" on each of {deployment.chips} chips" if deployment.chips > 1 else ""
+        return [first, sentence(found.reason)]
+    each = " a chip" if deployment.chips > 1 else ""
     tokens = format_count(found.kv_cache_tokens * deployment.data_parallel_size)
     each_tokens = count(arm.prompt_tokens + arm.output_tokens)
     room = f"{count(arm.limits.preemption_concurrency)} requests of {each_tokens} tokens"
@@ -105,7 +132,14 @@ def answer(arm: PredictedArm) -> list[str]:
     if arm.limits.first_to_bind == "max_num_seqs":
         slots = count(arm.limits.max_num_seqs)
         sentences.insert(1, f"max_num_seqs binds before the cache: {slots} requests run at once.")
+    if found.note:
+        sentences.insert(1, sentence(found.note))
     return [*sentences, f"No points: {arm.note}."] if arm.note else sentences
+
+
+def sentence(clause: str) -> str:
+    """A clause with a capital in front and a full stop behind."""
+    return f"{clause[:1].upper()}{clause[1:]}."
 
 
 def _knee(arm: PredictedArm) -> str:
@@ -117,8 +151,8 @@ def _knee(arm: PredictedArm) -> str:
     return f"No knee {context}: memory-bound at every batch, flattening from about {flat} users."
 
 
-def heading(deployment: Deployment, workload: Workload, console: Console) -> None:
-    """What runs where under which load: one line, or two where it is long."""
+def heading(deployment: Deployment, workload: Workload, console: Console, found: Memory) -> None:
+    """What runs where under which load: one line, or two where it is long; then the flags in force."""
     version = resolve_version(deployment.engine, deployment.engine_version)
     degrees = {
         "tp": deployment.tensor_parallel_size,
@@ -126,9 +160,25 @@ def heading(deployment: Deployment, workload: Workload, console: Console) -> Non
         "dp": deployment.data_parallel_size,
     }
     split = [f"{name}={size}" for name, size in degrees.items() if size > 1]
-    served = " ".join([deployment.name, *split])
+    split += ["expert parallel"] if deployment.enable_expert_parallel else []
+    served = f"{deployment.name} {', '.join(split)}".rstrip()
     rest = f"{ENGINES.get(deployment.engine, deployment.engine)} {version}   {load(workload)}"
     say(console, served + ("   " if len(served) + len(rest) + 3 <= console.width else "\n") + rest, style=HEADING)
+    say(console, ", ".join(_flags(deployment, found)), style=FAINT)
+
+
+def _flags(deployment: Deployment, found: Memory) -> list[str]:
+    """The flags that matter most, given or by default, as they are written on the engine's command line."""
+    flags = deployment.resolved()
+    values: dict[str, Any] = {
+        "max_num_seqs": flags.max_num_seqs,
+        "max_num_batched_tokens": flags.max_num_batched_tokens,
+        "max_model_len": found.max_model_len,
+        "gpu_memory_utilization": f"{flags.gpu_memory_utilization:g}",
+    }
+    if deployment.kv_cache_dtype != "auto":
+        values["kv_cache_dtype"] = deployment.kv_cache_dtype
+    return [f"{name} {value}" for name, value in values.items()]
 
 
 def load(workload: Workload) -> str:
@@ -253,14 +303,14 @@ def _by_load(arms: Iterable[PredictedArm]) -> list[list[tuple[PredictedArm, Pred
 
 
 def _arms_grid(arms: Sequence[PredictedArm]) -> Grid:
+    limited = any(arm.arm.slo.limits() for arm in arms)
     columns = (
         Column("", "left"),
         Column("GiB", group="KV"),
         Column("at once", group="requests"),
         Column("knee", group="TTFT"),
-        Column("p50", group="goodput tok/s"),
-        Column("p99", group="goodput tok/s"),
-        Column("maximum", group="raw"),
+        *([Column(part, group="goodput tok/s") for part in ("p50", "p99")] if limited else []),
+        Column("tok/s", group="maximum"),
         Column("differs in", "left"),
     )
     grid = _grid("Arms", columns)
@@ -272,14 +322,15 @@ def _arms_grid(arms: Sequence[PredictedArm]) -> Grid:
             gib(arm.memory.kv_pool_bytes) if arm.fits else "0",
             figure(arm.limits.preemption_concurrency),
             figure(arm.ttft_knee_concurrency),
-            *_goodput_cells(arm.goodput),
-            Text(short, style=BAD) + Text("; " if short and differs else "") + _clipped(differs, 44),
+            *(_goodput_cells(arm.goodput) if limited else []),
+            figure(arm.raw_max_tok_per_s),
+            Text(short, style=BAD) + Text("; " if short and differs else "") + Text(differs),
         )
     return grid
 
 
 def _goodput_cells(goodput: SweepGoodput | None) -> list[str]:
-    points = (goodput.p50, goodput.p99, goodput.raw_max) if goodput else (None, None, None)
+    points = (goodput.p50, goodput.p99) if goodput else (None, None)
     none = "none" if goodput else figure(None)
     return [none if point is None else figure(point.output_tok_per_s) for point in points]
 
@@ -289,31 +340,65 @@ def _differences(base: dict[str, Any], arm: dict[str, Any]) -> list[str]:
     found = []
     for key, mine in arm.items():
         theirs = base.get(key)
-        if isinstance(mine, dict) and isinstance(theirs, dict):
-            found += _differences(theirs, mine)
+        if isinstance(mine, dict) and (isinstance(theirs, dict) or key in SECTIONS):
+            found += _differences(theirs if isinstance(theirs, dict) else {}, mine)
         elif mine != theirs and key not in ("name", "description"):
             found.append(f"{key} {_short(mine)}")
     return found
 
 
+SECTIONS = ("deployment", "flags", "workload", "slo", "price")
+"""Tables of a study whose names say nothing that their keys do not."""
+
+
 def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value["name"]) if "name" in value else " ".join(f"{key} {_short(value[key])}" for key in value)
     if isinstance(value, list) and value:
         return str(value[0]) if len(value) == 1 else f"{value[0]} to {value[-1]}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _closing(pred: Prediction) -> list[str]:
-    """Knee and goodput of a single arm, and how to read what is above."""
-    arm, ranges = pred.base, "Ranges: every constant of the step-time model at its slow and at its fast end."
-    if len(pred.arms) > 1:
-        slo = f" ({limits(arm.arm.slo)})" if arm.arm.slo.limits() else ""
-        return ["TTFT knee: first C with p99 > 2 x p50.", f"Goodput{slo} by marginal percentile."]
-    lines = goodput(arm.goodput, arm.arm.slo)
-    closed, knee = arm.ttft_knee_closed_form, arm.ttft_knee_concurrency
-    if closed is not None:
-        first = f"TTFT knee (p99 > 2 x p50) at C={knee}" if knee else "No TTFT knee (p99 > 2 x p50) up to here"
-        lines = [f"{first}; if all users sent at once it would be at C={closed}.", *lines]
-    return [*lines, ranges]
+    """Knee and goodput of a single arm, or how to read those of several."""
+    return goodput_and_knee(pred.base) if len(pred.arms) == 1 else _how_to_read(pred.arms)
+
+
+def _how_to_read(arms: Sequence[PredictedArm]) -> list[str]:
+    lines = ["TTFT knee: first C with p99 > 2 x p50."] if any(map(_is_closed, arms)) else []
+    limited = dict.fromkeys(limits(arm.arm.slo) for arm in arms if arm.arm.slo.limits())
+    if limited:
+        slo = next(iter(limited)) if len(limited) == 1 else "each arm by its own limits"
+        lines.append(f"Goodput ({slo}) by marginal percentile.")
+    return lines
+
+
+def goodput_and_knee(arm: PredictedArm) -> list[str]:
+    """One arm's TTFT knee, where it is a closed loop, and its goodput, where it has limits."""
+    return [*([_ttft_knee(arm)] if _is_closed(arm) else []), *goodput(arm.goodput, arm.arm.slo)]
+
+
+def _is_closed(arm: PredictedArm) -> bool:
+    return any(point.concurrency is not None for point in arm.points)
+
+
+def _ttft_knee(arm: PredictedArm) -> str:
+    knee = arm.ttft_knee_concurrency
+    if len(arm.points) == 1:
+        return f"TTFT p99 is {'more' if knee else 'not more'} than twice p50 at C={arm.points[0].concurrency}."
+    return f"TTFT knee (p99 > 2 x p50) at C={knee}." if knee else "No TTFT knee (p99 > 2 x p50) up to here."
+
+
+def small_print(arms: Sequence[Arm], runs: Sequence[Run]) -> list[str]:
+    """What closed loops begin with, what was left out, and what is not measured of these chips; each once."""
+    closed = any((run.meta.concurrency or 0) > 1 and run.meta.request_rate_per_s is None for run in runs)
+    lines = [BURST] if closed and not all(arm.warmup_requests for arm in arms) else []
+    lines += map(sentence, simplifications(runs))
+    return [*lines, *dict.fromkeys(caution for arm in arms for caution in cautions(arm.deployment.chip))]
+
+
+RANGES = "Ranges: every constant of the step-time model at its slow and at its fast end."
+BURST = "All users start at once: TTFT p99 holds that burst; --warmup-requests N leaves the first N out."
 
 
 def goodput(found: SweepGoodput | None, slo: Slo) -> list[str]:
@@ -338,13 +423,43 @@ def _goodput_at(point: GoodputPoint | None) -> str:
 
 def limits(slo: Slo) -> str:
     """The limits in words: ``TTFT < 500 ms, TPOT < 50 ms``."""
-    return ", ".join(f"{name[:-2].upper()} < {format_count(limit * 1000)} ms" for name, limit in slo.limits().items())
+    return ", ".join(f"{name[:-2].upper()} < {_limit(limit)}" for name, limit in slo.limits().items())
 
 
-def _refused(pred: Prediction, console: Console) -> None:
-    refused = sum(point.summary.failed or 0 for arm in pred.arms for point in arm.points)
-    if refused:
-        say(console, f"{refused:,} requests were refused: longer than max_model_len or the KV pool.", style=BAD)
+def _limit(time_s: float) -> str:
+    return f"{format_count(time_s)} s" if time_s >= IN_SECONDS_FROM_S else f"{format_count(time_s * 1000)} ms"
+
+
+def refusals(runs: Iterable[Run], console: Console, where: str = "") -> None:
+    """How many requests were refused, by reason; nothing where none was."""
+    counts: dict[str, int] = {}
+    total = 0
+    for run in runs:
+        total += run.requests.height
+        for reason, count_ in refused(run).items():
+            counts[reason] = counts.get(reason, 0) + count_
+    for reason, count_ in counts.items():
+        say(console, f"{where}{count_:,} of {total:,} requests are refused: {reason}.", style=BAD)
+
+
+Served = tuple[str, Run, Summary]
+"""A point's name, its run, and the summary that is shown of it."""
+
+
+def overloads(points: Sequence[Served], console: Console) -> None:
+    """Points that offer more than is served: by how much, and what that means; nothing where there is none."""
+    if not points:
+        return
+    say(console)
+    for name, run, summary in points:
+        say(console, f"{name} overloaded: serves {_served(run, summary)} requests/s, the queue grows.")
+    say(console, "TTFT then depends on how long the run is.")
+
+
+def _served(run: Run, summary: Summary) -> str:
+    configured = run.meta.request_rate_per_s
+    offered = figure(offered_per_s(run)) if configured is None else f"{configured:g}"
+    return f"{figure(summary.request_per_s)} of {offered}"
 
 
 def _next(pred: Prediction, console: Console, study: str) -> None:
@@ -400,6 +515,12 @@ def run_summary(runs: Sequence[Run], console: Console, summaries: Sequence[Summa
 def run_load(run: Run) -> str:
     """``C=8``, ``2/s``, or ``replay``."""
     return _load(run.meta.concurrency, run.meta.request_rate_per_s)
+
+
+def run_name(run: Run, runs: Sequence[Run]) -> str:
+    """A run's load, after its arm where the runs are of several."""
+    several = len({each.meta.arm for each in runs}) > 1
+    return f"{run.meta.arm} at {run_load(run)}" if several else run_load(run)
 
 
 def _load(concurrency: int | None, request_rate: float | None) -> str:
@@ -484,8 +605,8 @@ def _distributions(summary: Summary) -> Grid:
             and not same
             and any(getattr(stat, column) is not None for column in columns[1:])
         ):
-            values = stat.to_dict(1000)
-            grid.add(name.removesuffix("_s"), *(figure(values[column]) for column in columns))
+            times = (milliseconds(getattr(stat, column)) for column in columns[1:])
+            grid.add(name.removesuffix("_s"), figure(stat.n), *times)
     return grid
 
 
@@ -493,7 +614,9 @@ def _distributions(summary: Summary) -> Grid:
 
 
 def score(card: Score, console: Console) -> None:
-    """A score: the verdict in one sentence, the figures side by side, goodput and knee, what was not matched."""
+    """What is not alike, the verdict, the figures side by side, goodput and knee, what was not matched."""
+    for note in card.notes:
+        say(console, f"Not alike: {note}.", style="bold")
     say(console, verdict(card), style="" if card.passed else BAD)
     points = {(row.arm, row.concurrency, row.request_rate): row for row in card.rows if _is_point(row)}
     if card.rows:
@@ -507,8 +630,8 @@ def score(card: Score, console: Console) -> None:
     for arm in card.arms:
         for line in _arm_lines(arm):
             say(console, f"{arm.name}: {line}" if len(card.arms) > 1 else line)
-    for note in (*card.notes, *(f"Not compared: {each}." for each in card.unmatched)):
-        say(console, note, style=FAINT)
+    for each in card.unmatched:
+        say(console, f"Not compared: {each}.", style=FAINT)
 
 
 def _is_point(row: Row) -> bool:
@@ -560,8 +683,8 @@ def _row_grid(card: Score) -> Grid:
     last = [Column("range", "left")] if ranges else []
     grid = _grid("Metric", [Column("", "left"), *map(Column, names), Column(f"{_tolerance(card)}", "left"), *last])
     for row in card.rows:
-        bounds = "" if row.low is None else f"{figure(row.low)}-{figure(row.high)}"
-        figures = (figure(row.predicted), figure(row.measured), signed(row.error_pct))
+        bounds = "" if row.low is None else f"{_figure(row, row.low)}-{_figure(row, row.high)}"
+        figures = (_figure(row, row.predicted), _figure(row, row.measured), signed(row.error_pct))
         mark = Text("missed", style=BAD) if row.verdict == "miss" else "within"
         grid.add(metric_name(row.metric), *figures, mark, *([bounds] if ranges else []))
     return grid
@@ -597,7 +720,12 @@ def _cells(row: Row | None) -> list[Cell]:
         return ["", "", ""]
     missed = row.verdict == "miss"
     error = Text(signed(row.error_pct) + ("!" if missed else " "), style=BAD if missed else "")
-    return [figure(row.predicted), figure(row.measured), error]
+    return [_figure(row, row.predicted), _figure(row, row.measured), error]
+
+
+def _figure(row: Row, value: float | None) -> str:
+    """A figure of a row in the row's unit; a long time in seconds."""
+    return milliseconds(None if value is None else value / 1000) if row.unit == "ms" else figure(value)
 
 
 def _metric_grid(card: Score) -> Grid:

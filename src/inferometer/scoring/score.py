@@ -2,7 +2,8 @@
 
 Points are matched by arm (a measured run that names none belongs to the base), then by request rate or concurrency; a
 measured run with neither goes to the only point there is. A figure is compared where both sides know it. The error is
-``(predicted - measured) / measured``, so that a positive one means the prediction was too high.
+``(predicted - measured) / measured``, so that a positive one means the prediction was too high. What differs between
+the sides besides the figures, the load or what served it, is told in `Score.notes`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from inferometer.errors import InputError
 from inferometer.prediction.predict import PredictedArm, Prediction, finite, goodput_dict
 from inferometer.records.metrics import LIMITS, Stat, Summary, SweepGoodput, sweep_goodput, ttft_knee
 from inferometer.records.run import Run
-from inferometer.specs.model_names import candidates
+from inferometer.scoring.likeness import same_model, unlike
 from inferometer.steptime.roofline import Roofline
 
 SCHEMA = "inferometer/score/1"
@@ -128,6 +129,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     unmatched: tuple[str, ...] = ()
     """Measured runs without a predicted point, each with the reason."""
     notes: tuple[str, ...] = ()
+    """Where the measured runs are unlike what was predicted: another model, chip, engine, load or mean length."""
 
     @property
     def passed(self) -> bool:
@@ -170,6 +172,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """The JSON of ``score``: ``docs/reference/json.md``."""
         values = {
             "schema": SCHEMA,
+            "notes": list(self.notes),
             "tolerance": self.tolerance,
             "passed": self.passed,
             "rows": [row.to_dict() for row in self.rows],
@@ -179,7 +182,6 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             "goodput": self.goodput,
             "share_of_ceiling": self.share_of_ceiling and msgspec.to_builtins(self.share_of_ceiling),
             "unmatched": list(self.unmatched),
-            "notes": list(self.notes),
         }
         return dict(finite(values))
 
@@ -221,7 +223,7 @@ def score(
         tolerance=float(tolerance),
         arms=tuple(arms),
         unmatched=tuple(unmatched),
-        notes=tuple(_notes(pairs)),
+        notes=tuple(unlike([(side.run, run) for side, run in pairs])),
     )
 
 
@@ -309,24 +311,6 @@ def _same_load(side: _Side, concurrency: int | None, request_rate: float | None)
         both = request_rate is not None and side.request_rate is not None
         return both and math.isclose(request_rate or 0.0, side.request_rate or 0.0, rel_tol=1e-6)
     return side.concurrency == concurrency
-
-
-def same_model(one: str | None, other: str | None) -> bool:
-    """Whether two names mean one shape: organisation, case, tuning suffixes and aliases ignored.
-
-    >>> same_model("meta-llama/Llama-3.1-8B-Instruct", "llama_3.1-8b")
-    True
-    """
-    if not one or not other:
-        return False
-    return bool({name for name, _ in candidates(one)} & {name for name, _ in candidates(other)})
-
-
-def _notes(pairs: list[_Pair]) -> Iterator[str]:
-    """Where names differ although points were matched."""
-    for mine, theirs in dict.fromkeys((side.run.meta.model, run.meta.model) for side, run in pairs):
-        if mine and theirs and not same_model(mine, theirs):
-            yield f"measured on {theirs}, predicted for {mine}"
 
 
 def figures(summary: Summary) -> dict[str, float]:

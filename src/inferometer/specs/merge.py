@@ -78,7 +78,7 @@ def overrides(given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
     A text's value is read as TOML; what is not TOML is taken as the text itself.
 
     Raises:
-        InputError: a text without ``=``, an empty key, or two overrides of which one is a table and the other is not.
+        InputError: a text without ``=``, or an empty key.
 
     >>> overrides(["deployment.max_num_batched_tokens=8192", "chip=h100-sxm-80gb"])
     {'deployment': {'max_num_batched_tokens': 8192}, 'chip': 'h100-sxm-80gb'}

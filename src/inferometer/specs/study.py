@@ -10,11 +10,13 @@
     [price]                                 # chip_usd_per_hour
     [[arm]]                                 # a name, and whatever differs from the above
 
-Requests of a point, unless stated: 10 a user in a closed loop; 60 s worth and at least 100 in an open loop.
+Requests of a point, unless stated: 10 a user in a closed loop; 60 s worth and at least 100 in an open loop. At most
+`MOST_REQUESTS`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,6 +51,8 @@ PER_RATE_S = 60
 """Seconds' worth of requests, where an open loop's number is not stated ..."""
 LEAST_OPEN_REQUESTS = 100
 """... and at least so many."""
+MOST_REQUESTS = 20_000_000
+"""No point has more: their columns alone take gigabytes."""
 
 BASE = "base"
 """Name of arm 0: the study without any of its ``[[arm]]`` tables."""
@@ -172,11 +176,14 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError.because(f"{file}: cannot be read: {error}") from error
     try:
-        return tomllib.loads(content)
+        found = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         last = f"at line {len(content.splitlines())}, the end of the file"
         reason = str(error).replace("at end of document", last)
         raise FormatError.because(f"{file}: not valid TOML: {reason}") from error
+    if not found:
+        raise FormatError.because(f"{file}: is empty; a study has at least a model, a chip and a [workload]")
+    return found
 
 
 def _resolve(given: dict[str, Any], changes: dict[str, Any], source: str, folder: Path) -> Study:
@@ -352,7 +359,7 @@ def _levels(field: str, given: object, *, whole_numbers: bool) -> list[Any]:
 def _closed(users: int, load: dict[str, Any]) -> Point:
     count = _stated_count(load, "per_concurrency", users)
     if count is None and not _listed(load):
-        count = PER_CONCURRENCY * users
+        count = _capped(PER_CONCURRENCY * users, f"; unless stated it is {PER_CONCURRENCY} a user")
     workload = Workload.closed_loop(users, count, think_time_s=load.get("think_time_s", 0.0), **_lengths(load))
     return Point(workload=workload, concurrency=users)
 
@@ -362,9 +369,10 @@ def _open(rate: float, load: dict[str, Any]) -> Point:
     if "duration_s" in load:
         if count is not None:
             raise complaint("duration_s", "sets the number of requests, and requests_per_point does too; give one")
-        count = max(1, round(rate * positive("duration_s", load["duration_s"], "a number of seconds")))
+        span_s = positive("duration_s", load["duration_s"], "a number of seconds")
+        count = max(1, _capped(rate * span_s, "; here it follows from duration_s"))
     if count is None and not _listed(load):
-        count = max(LEAST_OPEN_REQUESTS, round(PER_RATE_S * rate))
+        count = max(LEAST_OPEN_REQUESTS, _capped(PER_RATE_S * rate, f"; unless stated it is {PER_RATE_S} s worth"))
     workload = Workload.open_loop(rate, count, arrivals=load.get("arrivals", "poisson"), **_lengths(load))
     return Point(workload=workload, request_rate=rate)
 
@@ -377,11 +385,19 @@ def _stated_count(load: Mapping[str, Any], per: str, level: float) -> int | None
     if not isinstance(given, Mapping):
         if not is_number(given):
             raise InputError("requests_per_point", given, f"a whole number of at least 1, or {{ {per} = NUMBER }}")
-        return whole("requests_per_point", given, 1)
+        return _capped(whole("requests_per_point", given, 1))
     known_keys("requests_per_point", given, [per])
     if per not in given:
         raise InputError("requests_per_point", dict(given), f"{{ {per} = NUMBER }}")
-    return max(1, round(positive(f"requests_per_point.{per}", given[per]) * level))
+    return max(1, _capped(positive(f"requests_per_point.{per}", given[per]) * level))
+
+
+def _capped(count: float, how: str = "") -> int:
+    """A point's number of requests, rounded, where a machine can hold so many; ``how`` it came to be is said if not."""
+    if count > MOST_REQUESTS:
+        shown = int(count) if math.isfinite(count) else count
+        raise InputError("requests_per_point", shown, f"at most {MOST_REQUESTS:,} requests a point{how}")
+    return round(count)
 
 
 def _listed(load: Mapping[str, Any]) -> bool:

@@ -42,6 +42,39 @@ def test_columns_move_together_where_two_spaces_do_not_fit():
     ]
 
 
+def test_a_last_column_that_is_too_wide_goes_on_below():
+    columns = [Column("C"), Column("ms"), Column("limited by", "left")]
+    grid = Grid("", columns)
+    grid.add("1", "60", Text("prefill in mixed steps", style="cyan"))
+    grid.add("128", "2", "one-very-long-word-that-stays in one piece")
+    found = lines(grid, width=24)
+    assert found == [
+        "  C ms limited by",
+        "  1 60 prefill in mixed",
+        "       steps",
+        "128  2 one-very-long-word-that-stays",
+        "       in one piece",
+    ]
+    assert next(iter(list(grid.lines(24))[2].spans)).style == "cyan"
+
+
+def test_a_last_column_is_wrapped_before_columns_move_together():
+    grid = Grid("", [Column("C"), Column("differs in", "left")])
+    grid.add("1", "max_num_seqs 4, max_num_batched_tokens 8192")
+    assert lines(grid, width=40) == ["C  differs in", "1  max_num_seqs 4,", "   max_num_batched_tokens 8192"]
+    assert lines(grid, width=46) == ["C  differs in", "1  max_num_seqs 4, max_num_batched_tokens 8192"]
+
+
+def test_where_there_is_no_room_a_line_is_left_to_the_terminal():
+    grid = Grid("", [Column("C"), Column("why", "left")])
+    grid.add("1", "prefill in mixed steps")
+    assert lines(grid, width=10)[1] == "1 prefill in mixed steps"
+
+
+def test_times_of_ten_seconds_are_in_seconds():
+    assert [milliseconds(time_s) for time_s in (9.99, 10.0, 62.9, 1234.0)] == ["9,990", "10.0 s", "62.9 s", "1,230 s"]
+
+
 def test_a_label_longer_than_its_columns_widens_the_last():
     grid = Grid("", [Column("a"), Column("b", group="a long label")])
     grid.add("1", "2")

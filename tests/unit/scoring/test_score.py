@@ -13,7 +13,8 @@ import inferometer as im
 from inferometer.cli import founding_sweep
 from inferometer.errors import InputError
 from inferometer.records.run import Run, RunMeta, make_run
-from inferometer.scoring.score import figures, same_model, score
+from inferometer.scoring.likeness import same_model
+from inferometer.scoring.score import figures, score
 from shared import shared
 
 FIGURE = st.floats(1e-3, 1e6)

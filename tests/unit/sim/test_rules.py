@@ -74,17 +74,17 @@ GIVEN = [
             "long_prefill_token_threshold": 9, "scheduler_reserve_full_isl": True, "enable_chunked_prefill": False,
             "async_scheduling": True,
         },
-        (101, 5, 0.25),
-        [7, 70, 100, 32, 9, 1, 30, 0, 1, 5, SECOND // 4, 0],
+        (100, 5, 0.25),
+        [7, 70, 99, 32, 9, 1, 30, 0, 1, 5, SECOND // 4, 0],
     ),
     (
         {
-            "max_num_seqs": 3, "max_num_batched_tokens": 30, "max_model_len": 20, "block_size": 8, "watermark": 0.029,
+            "max_num_seqs": 3, "max_num_batched_tokens": 30, "max_model_len": 20, "block_size": 8, "watermark": 0.02995,
             "long_prefill_token_threshold": 4, "scheduler_reserve_full_isl": False, "enable_chunked_prefill": True,
             "async_scheduling": False,
         },
-        (2001, 0, 2.0),
-        [3, 30, 2000, 8, 4, 0, 58, 1, 0, 0, 2 * SECOND, 0],
+        (2000, 0, 2.0),
+        [3, 30, 1999, 8, 4, 0, 59, 1, 0, 0, 2 * SECOND, 0],
     ),
 ]  # fmt: skip
 LAYOUT = [
@@ -189,7 +189,7 @@ def test_the_founding_batchers_know_slots_blocks_and_users_only(policy: Any, thi
     assert found == Rules(
         max_num_seqs=7,
         max_num_batched_tokens=found.max_num_batched_tokens,
-        blocks=100,
+        blocks=99,
         block_size=32,
         async_scheduling=False,
         concurrency=5,
@@ -242,8 +242,8 @@ GEMMA = {"max_model_len": 8192, "max_num_batched_tokens": 2048, "num_gpu_blocks_
 
 
 def gemma_blocks(tokens: int) -> int:
-    """A group of full and six of sliding layers: a window of 1,024 and two batches of 2,048 in flight."""
-    return math.ceil(tokens / 16) + 6 * (math.ceil(min(1023 + 2 * 2048, tokens) / 16) + 1)
+    """A group of full and six of sliding layers: in decode a window of 1,024, which may begin inside a block."""
+    return math.ceil(tokens / 16) + 6 * (math.ceil(min(1024, tokens) / 16) + 1)
 
 
 @pytest.mark.parametrize(("tokens", "counted"), [(1000, 1000), (6000, 6000), (50_000, 8192), (0, 1)])

@@ -11,7 +11,7 @@ import pytest
 
 from inferometer.errors import InputError
 from inferometer.specs.merge import merge, overrides
-from inferometer.specs.study import load_study, packaged_studies
+from inferometer.specs.study import MOST_REQUESTS, load_study, packaged_studies
 from inferometer.specs.workload import Lognormal, Trace
 from inferometer.workload import generate
 from shared import shared
@@ -97,6 +97,34 @@ def test_stated_extras_reach_their_place():
 )
 def test_requests_of_a_point(workload: dict[str, Any], counts: list[int]):
     assert [point.workload.requests for point in study(workload=workload).base.points] == counts
+
+
+@pytest.mark.parametrize(
+    ("workload", "says"),
+    [
+        ({"request_rate": [1e11]}, r"requests_per_point: 6000000000000 .* at most 20,000,000 .* 60 s worth"),
+        ({"request_rate": [1e308]}, r"requests_per_point: inf .* at most 20,000,000"),
+        ({"request_rate": [1e6], "duration_s": 21}, r"requests_per_point: 21000000 .* duration_s"),
+        ({"concurrency": [10_000_000]}, r"requests_per_point: 100000000 .* at most 20,000,000 .* 10 a user"),
+        ({"requests_per_point": 10**12}, r"requests_per_point: 1000000000000 .* at most 20,000,000 requests a point$"),
+        ({"requests_per_point": {"per_concurrency": 1e9}}, r"requests_per_point: 1000000000 .* at most 20,000,000"),
+    ],
+)
+def test_a_point_has_at_most_so_many_requests(workload: dict[str, Any], says: str):
+    with pytest.raises(InputError, match=says):
+        study(workload=workload)
+
+
+def test_the_most_requests_are_allowed():
+    assert study(workload={"requests_per_point": MOST_REQUESTS}).base.points[0].workload.requests == 20_000_000
+    assert study(workload={"request_rate": [1e6], "duration_s": 20}).base.points[0].workload.requests == 20_000_000
+
+
+@pytest.mark.parametrize("content", ["", "\n", "# nothing yet\n"])
+def test_an_empty_file_is_called_empty(tmp_path: Path, content: str):
+    (tmp_path / "e.toml").write_text(content)
+    with pytest.raises(InputError, match=r"e\.toml: is empty; a study has"):
+        load_study(tmp_path / "e.toml")
 
 
 def test_open_loop_points():

@@ -86,7 +86,7 @@ def seconds(deployment: im.Deployment, step: Step, **constants: float) -> float:
 # ---------------------------------------------------------------- figures of the data sheets and of config.json
 A100_BW, A100 = 2.039e12, 312e12
 H100_BW, H100, H100_FP8, H100_LINK = 3.35e12, 989e12, 1978e12, 450e9
-H200_BW, H200 = 4.8e12, 989e12
+H200_BW, H200, H200_FP8 = 4.8e12, 989e12, 1978e12
 B200_BW, B200, B200_FP4 = 7.7e12, 2250e12, 9000e12
 
 QWEN8 = 36 * 4096 * ((32 + 2 * 8) * 128 + 32 * 128 + 3 * 12288)
@@ -142,6 +142,8 @@ EXPERTS = [
     ("a skewed routing meets fewer", qwen30(), {"expert_read": 1, "routing_skew": 0.5}, decode(16), READ * distinct(8)),
     ("never fewer than a token visits", qwen30(), {"expert_read": 1, "routing_skew": 0.5}, decode(1), READ * 8),
     ("FLOPs of those that are visited", qwen30(), {"mfu_expert": 0.5}, decode(4), 4 * COMPUTE / 0.5),
+    ("FLOPs in the experts' format", v3(), {"mfu_expert": 1}, decode(4),
+     4 * 58 * 8 * 2 * 3 * 7168 * 2048 / 8 / H200_FP8),
     ("smooth maximum", qwen30(), {"expert_read": 1, "mfu_expert": 1}, prefill(1000),
      ((READ * distinct(1000)) ** 3 + (1000 * COMPUTE) ** 3) ** (1 / 3)),
     ("cut over tensor ranks", qwen30(**BY_TP), {"expert_read": 1}, decode(4), READ * distinct(4) / 2),
@@ -162,6 +164,8 @@ EXPERTS = [
      24 * distinct(4, 32, 4) * OSS_EXPERT_BYTES / B200_BW),
     ("Hopper unpacks int4", on("Qwen3-30B-A3B-quantized.w4a16", "h100-sxm-80gb"),
      {"expert_read": 1, "fp4_on_hopper": 0.5}, decode(4), READ * distinct(4) * (4 + 16 / 128) / 16 / 0.5),
+    ("Hopper unpacks nvfp4", on("Qwen3-30B-A3B-NVFP4", "h100-sxm-80gb"),
+     {"expert_read": 1, "fp4_on_hopper": 0.5}, decode(4), READ * distinct(4) * (4 + 8 / 16) / 16 / 0.5),
     ("bf16 is not unpacked", qwen30(), {"expert_read": 1, "fp4_on_hopper": 0.5}, decode(4), READ * distinct(4)),
 ]  # fmt: skip
 
@@ -212,6 +216,8 @@ FIXED = [
     ("a step", qwen8(), {"step_s": 1e-3}, decode(4), 1e-3),
     ("an idle step", qwen8(), {"step_s": 1e-3}, decode(0), 1e-3),
     ("an idle step does nothing else", qwen8(), {"weight_read": 1, "layer_s": 1e-5}, decode(0), 0),
+    ("the head of a step that samples nothing", qwen8(), {"weight_read": 1, "mfu": 1},
+     lambda costs: costs.rows[0] / TICKS_PER_S, 0),
     ("each sequence", qwen8(), {"sequence_s": 1e-5}, decode(4), 4e-5),
     ("the prefill's sequence", qwen8(), {"sequence_s": 1e-5}, prefill(500), 1e-5),
     ("recurrent state, read and written", next80(), {"kv_read": 0.5}, decode(4), 4 * 2 * STATE / (H100_BW * 0.5)),
@@ -341,15 +347,16 @@ def test_messages_between_replicas_grow_with_tokens_replicas_and_distant_ranks()
     assert sent_s(4, data_parallel_size=2, tensor_parallel_size=2) == pytest.approx(one * (3 / 4) / (1 / 2), rel=1e-6)
 
 
-def test_a_decode_step_of_an_a100_by_hand() -> None:
-    eff = efficiencies(im.chip("a100-sxm4-80gb"))
+@pytest.mark.parametrize("bound", ["value", "slow", "fast"])
+def test_a_decode_step_of_an_a100_by_hand(bound: Bound) -> None:
+    eff = efficiencies(im.chip("a100-sxm4-80gb"), bound)
     p, reading, computing = eff.smooth_max, A100_BW * eff.weight_read, A100 * eff.mfu
     layers = ((2 * (QWEN8 + QWEN8_NORMS) / reading) ** p + (16 * 2 * QWEN8 / computing) ** p) ** (1 / p)
     head = ((2 * QWEN8_HEAD / reading) ** p + (16 * 2 * QWEN8_HEAD / computing) ** p) ** (1 / p)
     moved = 16 * 151_936 * 8 + 16_000 * QWEN8_KV / eff.kv_read + 16 * eff.activation_traffic * ACTIVATION_8B
     fixed = eff.step_s + 36 * eff.layer_s + 16 * eff.sequence_s
     by_hand = layers + head + moved / A100_BW + fixed
-    assert sheet_costs(qwen8()).decode_step_s(16, 1000) == pytest.approx(by_hand, rel=1e-6)
+    assert sheet_costs(qwen8(), bound).decode_step_s(16, 1000) == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_a_prefill_step_over_four_h100_by_hand() -> None:
@@ -383,26 +390,27 @@ def test_a_family_overrides_the_defaults_one_by_one(chip: str, bound: Bound) -> 
 
 # ---------------------------------------------------------------- rates
 @pytest.mark.parametrize(
-    ("rates", "number_format", "expected"),
+    ("tflops", "number_format", "expected"),
     [
-        ({"bf16": 100.0, "fp32": 7.0}, "fp32", 7.0),
-        ({"bf16": 100.0}, "fp32", 50.0),
-        ({"fp16": 100.0}, "fp32", 50.0),
-        ({"bf16": 1.0, "fp8": 2.0, "fp4": 4.0}, "fp4", 4.0),
-        ({"bf16": 1.0, "fp8": 2.0}, "fp4", 2.0),
-        ({"bf16": 1.0, "fp16": 3.0}, "fp4", 1.0),
-        ({"bf16": 1.0, "int8": 2.0}, "fp8", 1.0),
-        ({"bf16": 1.0, "fp8": 2.0}, "int8", 1.0),
-        ({"fp16": 3.0, "fp32": 1.0}, "bf16", 3.0),
-        ({"bf16": 3.0, "fp32": 1.0}, "fp16", 3.0),
-        ({"fp32": 5.0, "int8": 1.0}, "bf16", 5.0),
+        ({"bf16": 100, "fp32": 7}, "fp32", 7),
+        ({"bf16": 100}, "fp32", 50),
+        ({"fp16": 100}, "fp32", 50),
+        ({"bf16": 1, "fp8": 2, "fp4": 4}, "fp4", 4),
+        ({"bf16": 1, "fp8": 2}, "fp4", 2),
+        ({"bf16": 1, "fp16": 3}, "fp4", 1),
+        ({"bf16": 1, "int8": 2}, "fp8", 1),
+        ({"bf16": 1, "fp8": 2}, "int8", 1),
+        ({"fp16": 3, "fp32": 1}, "bf16", 3),
+        ({"bf16": 3, "fp32": 1}, "fp16", 3),
+        ({"fp32": 5, "int8": 1}, "bf16", 5),
     ],
 )
 def test_a_format_without_a_unit_runs_in_a_wider_one(
-    rates: dict[str, float], number_format: str, expected: float
+    tflops: dict[str, float], number_format: str, expected: float
 ) -> None:
+    rates = {name: rate * 1e12 for name, rate in tflops.items()}
     chip = msgspec.structs.replace(im.chip("h100-sxm-80gb"), flops_per_s=rates)
-    assert peak_flops_per_s(chip, number_format) == expected
+    assert peak_flops_per_s(chip, number_format) == expected * 1e12
 
 
 # ---------------------------------------------------------------- roofline
