@@ -147,7 +147,10 @@ class Store:
     def _connect(self) -> Iterator[sqlite3.Connection]:
         """One transaction on the index, which is made where there is none."""
         self.path.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(self._database, timeout=30)
+        try:
+            db = sqlite3.connect(self._database, timeout=30)
+        except sqlite3.OperationalError as why:
+            raise FormatError.because(f"{self._database.name}: cannot be opened in the store ({why})") from why
         try:
             with db:
                 db.execute(f"CREATE TABLE IF NOT EXISTS runs ({', '.join(COLUMNS)}, PRIMARY KEY (id))")

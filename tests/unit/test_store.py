@@ -190,3 +190,9 @@ def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert store_path() == tmp_path
     assert store_path("given") == Path("given")
     assert Store("given").path == Path("given")
+
+
+def test_an_index_that_cannot_be_opened_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "index.sqlite3").mkdir()
+    with pytest.raises(FormatError, match=r"index\.sqlite3"):
+        Store(tmp_path).list()

@@ -14,6 +14,7 @@ from inferometer.records.run import REQUEST_SCHEMA, SERVER_SCHEMA, Run, RunMeta,
 from inferometer.sim.policies import ENGINE_POLICY, Policy, Trace, held_tokens, policy_named, rules_for, run_kernel
 from inferometer.sim.rules import RECORD_S, Rules
 from inferometer.specs.deployment import Deployment
+from inferometer.specs.model import Moe
 from inferometer.specs.workload import Workload
 from inferometer.steptime.costs import StepCosts, sheet_costs
 from inferometer.steptime.kv_layout import release
@@ -311,8 +312,8 @@ def simplifications(deployment: Deployment, policy: str) -> list[str]:
     notes = []
     if deployment.pipeline_parallel_size > 1:
         notes.append("pipeline stages share each step's tokens: a prompt alone is up to pp times slower than said")
-    if deployment.data_parallel_size > 1:
-        notes.append("data-parallel replicas run apart; experts they share are charged as if all had the same step")
+    if deployment.data_parallel_size > 1 and any(isinstance(b.mlp, Moe) for b in deployment.model.blocks):
+        notes.append("replicas run apart: the experts they share are charged as if all had the same step")
     if deployment.resolved().enable_prefix_caching and policy == "vllm-v1":
         notes.append("no prefix is found in the cache but the cached_tokens that the workload states")
     return notes

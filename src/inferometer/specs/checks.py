@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import math
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeGuard
@@ -17,7 +17,7 @@ def is_number(value: object) -> TypeGuard[float]:
     """Whether ``value`` is a finite int or float (numpy's too), and no bool."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return False
-    return math.isfinite(value)
+    return bool(-sys.float_info.max <= value <= sys.float_info.max)  # also false of an int that no float holds
 
 
 def complaint(field: str, sentence: str) -> InputError:

@@ -47,8 +47,8 @@ def test_simplifications_are_those_that_not_every_run_has():
 
 def test_a_predicted_pipeline_says_what_it_leaves_out():
     study = {
-        "model": "Qwen/Qwen3-8B",
-        "chip": "a100-sxm4-80gb",
+        "model": "Qwen/Qwen3-30B-A3B",
+        "chip": "h200-sxm-141gb",
         "deployment": {"pipeline_parallel_size": 2, "data_parallel_size": 2},
         "workload": {"concurrency": [2], "prompt_tokens": 32, "output_tokens": 4},
     }

@@ -266,7 +266,9 @@ def test_a_run_names_its_step_costs_and_what_it_leaves_out() -> None:
     notes = im.simulate(dep(pipeline_parallel_size=2, data_parallel_size=2), closed()).meta.notes
     assert "specification sheet" in notes[0]
     assert any("pipeline" in n for n in notes)
-    assert any("replicas" in n for n in notes)
+    assert not any("experts" in n for n in notes)
+    mixture = im.simulate(dep("Qwen/Qwen3-30B-A3B", data_parallel_size=2), closed()).meta.notes
+    assert any("experts" in n for n in mixture)
 
 
 @pytest.mark.parametrize("policy", ["vllm-v1", "static", "continuous"])
