@@ -6,7 +6,8 @@ A block by its fence:
 - ``pycon``: run as a doctest in that namespace, its output compared.
 - ``console``: each ``$ inferometer ...`` line is run in-process and must exit 0, or the status that a comment
   ``<!-- exit: 2 -->`` before the block states; ``> file`` stores its output. Other ``$`` lines are not run.
-- ``console exact``: the same, and what it prints must be what the page shows. ``INFEROMETER_UPDATE=1`` rewrites it.
+- ``console`` after a comment ``<!-- exact -->``: what it prints must also be what the page shows;
+  ``INFEROMETER_UPDATE=1`` rewrites it.
 - any with ``title="name"``: written to that file, so that a page shows its own input. Written only, not run.
 
 A comment ``<!-- not run: reason -->`` before a block leaves it out.
@@ -27,7 +28,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(
-    r"(?:^<!-- (?P<note>(?:exit|not run): .*?) -->\n+)?^```(?P<info>\w[^\n]*)\n(?P<body>.*?)^```$", flags=re.M | re.S
+    r"(?:^<!-- (?P<note>exact|(?:exit|not run): .*?) -->\n+)?^```(?P<info>\w[^\n]*)\n(?P<body>.*?)^```$", flags=re.M | re.S
 )
 
 
@@ -110,7 +111,7 @@ class Page:
         shown = []
         for command, output in sessions(block.body):
             printed = self.command(command, block) if command.startswith("inferometer ") else output
-            if "exact" in block.info.split():
+            if block.note == "exact":
                 shown.append(f"$ {command}\n{printed}")
                 if not os.environ.get("INFEROMETER_UPDATE"):
                     assert printed == output, f"{self.path.name}:{block.line}: $ {command} prints something else"
