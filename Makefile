@@ -22,7 +22,7 @@ setup: $(READY)  ## the virtual environment, from the hash-pinned lock
 demo: $(READY)  ## the main job on an embedded study
 	@$(BIN)/inferometer demo
 
-test: lint types layers  ## linters, types, layers, then every test
+test: lint types layers docs  ## linters, types, layers, the site, then every test
 	@$(BIN)/python -m pytest
 
 lint: $(READY)  ## ruff
