@@ -28,7 +28,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(
-    r"(?:^<!-- (?P<note>exact|(?:exit|not run): .*?) -->\n+)?^```(?P<info>\w[^\n]*)\n(?P<body>.*?)^```$", flags=re.M | re.S
+    r"(?:^<!-- (?P<note>exact|(?:exit|not run): .*?) -->\n+)?^```(?P<info>\w[^\n]*)\n(?P<body>.*?)^```$",
+    flags=re.M | re.S,
 )
 
 

@@ -121,9 +121,9 @@ def engine_rules(deployment: Deployment, found: Memory, policy: Policy, requests
     The scheduler knows one kind of block. For a model of several (windows, recurrent state) the pool is stated in
     blocks of the mean request, and holds at least the longest one.
     """
-    flags, tokens = deployment.resolved(), (requests.prompt_tokens + requests.output_tokens)[servable]
-    blocks = pool_blocks(deployment, found, int(tokens.mean()) if len(tokens) else 1)
-    longest = -(-int(tokens.max(initial=0)) // flags.block_size)
+    flags, prompt, output = deployment.resolved(), requests.prompt_tokens[servable], requests.output_tokens[servable]
+    blocks = pool_blocks(deployment, found, int((prompt + output).mean()) if len(servable) else 1)
+    longest = -(-int(held_tokens(policy, prompt, output).max(initial=0)) // flags.block_size)
     rules = Rules.from_flags(flags, max(blocks, longest + 1), requests.concurrency, requests.think_time_s)
     lone = release(deployment) >= LONE_PREFILL_UNCAPPED
     return rules_for(policy, msgspec.structs.replace(rules, uncapped_lone_prefill=lone))

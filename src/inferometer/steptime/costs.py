@@ -115,6 +115,8 @@ RATE_FALLBACK = {"fp4": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp16", "f
 """Where a chip has no unit for a format, the format its products run in instead (weights are widened on the fly)."""
 FP32_SHARE = 0.5
 """Of the 16-bit tensor rate, where a data sheet gives no fp32 rate: TF32 runs at half of it."""
+ALLTOALL_BYTES = 1.5
+"""Bytes an element on its way to the experts and back: 8 bits out, 16 bits home (step-time study)."""
 SAMPLER_BYTES_PER_LOGIT = 8
 """fp32 logits, read and written once; agrees with the sampler rows of the RTX PRO 6000 kernel tables."""
 
@@ -127,8 +129,8 @@ def peak_flops_per_s(chip: Chip, number_format: str) -> float:
     if number_format == "fp32":
         return FP32_SHARE * peak_flops_per_s(chip, "bf16")
     wanted = number_format
-    while wanted not in rates and (wanted := RATE_FALLBACK[wanted]) != number_format:
-        pass
+    for _ in RATE_FALLBACK:
+        wanted = wanted if wanted in rates else RATE_FALLBACK[wanted]
     return rates.get(wanted) or max(rates.values())
 
 
@@ -227,7 +229,8 @@ class SheetModel:
             total = total + 2 * ops.layers * (latency + message * 2 * (tp - 1) / tp)
         if dp > 1 and ops.moe_layers:
             ranks = ops.experts_ranks
-            total = total + 2 * ops.moe_layers * (eff.alltoall_s + dp * message * 1.5 * (ranks - 1) / ranks)
+            sent = dp * tokens * ops.hidden_size * ALLTOALL_BYTES / (self.link() * eff.link_share)
+            total = total + 2 * ops.moe_layers * (eff.alltoall_s + sent * (ranks - 1) / ranks)
         return total + (self.pp - 1) * (eff.hop_s + message)
 
     def fixed_s(self, tokens: Floats) -> Floats:

@@ -316,7 +316,8 @@ def _mlp_activations(mlp: Mlp | Moe | None, hidden: int, split: Split) -> float:
         return 4 * mlp.intermediate_size / split.tp
     if isinstance(mlp, Moe):
         width = mlp.expert_intermediate_size / split.moe_tp
-        routed = mlp.experts_per_token * (4 * hidden + 4 * width) / split.ep
+        replicas = split.ep * split.moe_tp / split.tp  # each brings its tokens to the experts
+        routed = replicas * mlp.experts_per_token * (4 * hidden + 4 * width) / split.ep
         return 4 * mlp.shared_intermediate_size / split.tp + routed
     return 0.0
 

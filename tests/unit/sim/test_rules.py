@@ -253,6 +253,13 @@ def test_a_pool_of_several_kinds_is_counted_in_blocks_of_a_request_that_can_be(t
     assert pool_blocks(dep, fitting_memory(dep), tokens) == expected
 
 
+def test_a_pool_of_windows_only_is_counted_so_too_and_a_plain_one_as_it_is() -> None:
+    windows = deployment("mistralai/Mistral-7B-v0.1", num_gpu_blocks_override=4000)
+    assert pool_blocks(windows, fitting_memory(windows), 8192) == int(4000 / (4096 / 16 + 1) * 512)
+    plain = deployment(num_gpu_blocks_override=4000)
+    assert pool_blocks(plain, fitting_memory(plain), 8192) == 4000
+
+
 def test_the_mean_is_that_of_the_requests_that_are_served() -> None:
     dep = deployment("google/gemma-3-27b", **GEMMA)
     load = im.Workload.from_requests([0.0] * 3, [900, 100, 1900], [100, 100, 100])
@@ -368,3 +375,9 @@ def test_tables_must_reach_what_the_rules_allow(change: dict[str, int], table: s
         return
     with pytest.raises(im.InputError, match=f"costs.{table}"):
         Engine(VLLM, rules, step_costs())
+
+
+def test_the_last_token_takes_no_block() -> None:
+    """2,400 of the 2,401 tokens are cached: 150 blocks, which the pool has beside its null block."""
+    load = im.Workload.from_requests([0.0], [2390], [11])
+    assert rules_of(deployment(num_gpu_blocks_override=151), load).blocks == 150

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 import inferometer as im
 from inferometer.specs.engine import pad_to_graph
-from inferometer.steptime.costs import NO_WINDOW, StepCosts, half_pairs_of, sheet_costs, ticks
+from inferometer.steptime.costs import NO_WINDOW, StepCosts, half_pairs_of, peak_flops_per_s, sheet_costs, ticks
 from inferometer.steptime.efficiencies import Efficiencies, constants, efficiencies
 
 
@@ -146,3 +147,10 @@ def test_ticks_round_once() -> None:
         efficiencies(im.chip("a100-sxm4-80gb"), "slow").weight_read
         < efficiencies(im.chip("a100-sxm4-80gb")).weight_read
     )
+
+
+@pytest.mark.parametrize("number_format", ["fp4", "fp8", "int8", "bf16", "fp16", "fp32"])
+def test_a_chip_of_one_rate_answers_for_every_format(number_format: str) -> None:
+    for only in ("fp32", "bf16", "fp16"):
+        chip = msgspec.structs.replace(im.chip("h100-sxm-80gb"), flops_per_s={only: 1e12})
+        assert peak_flops_per_s(chip, number_format) in (1e12, 0.5e12)

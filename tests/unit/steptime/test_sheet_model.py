@@ -191,6 +191,8 @@ COMMUNICATION = [
     ("over the host link", NO_LINK, {"link_share": 1}, decode(4), 4 * (REDUCED + LOGITS) / 64e9),
     ("over PCIe 4 x16", NO_PCIE, {"link_share": 1}, decode(4), 4 * (REDUCED + LOGITS) / 32e9),
     ("two all-to-alls a MoE layer", qwen30(**BY_DP), {"alltoall_s": 1e-5}, decode(4), 2 * 48 * 1e-5),
+    ("half of it in 8 bits", qwen30(**BY_DP), {"link_share": 0.5}, decode(4),
+     2 * 48 * 8 * 2048 * 1.5 * 1 / 2 / (H100_LINK * 0.5)),
     ("none for a dense model", qwen8(**BY_DP), {"alltoall_s": 1e-5, "link_share": 1}, decode(4), 0),
     ("none without replicas", qwen30(**BY_TP, **WHOLE), {"alltoall_s": 1e-5}, decode(4), 0),
     ("a hop between stages", qwen8(pipeline_parallel_size=3), {"hop_s": 1e-5}, decode(4), 2 * 1e-5),
@@ -435,6 +437,13 @@ def test_the_roofline_reads_what_all_ranks_keep_of_a_sequence(
     deployment: im.Deployment, context: int, expected: float
 ) -> None:
     assert im.roofline(deployment, context).kv_bytes_per_sequence == expected
+
+
+@pytest.mark.parametrize(("cache", "element_bytes"), [("auto", 2), ("fp8", 1)])
+def test_the_roofline_of_a_model_known_by_its_few_figures(cache: str, element_bytes: int) -> None:
+    lab = im.Model(name="lab", weight_bytes=10**10, layers=5, kv_heads=3, head_dim=7)
+    dep = im.Deployment(model=lab, chip=im.chip("h100-sxm-80gb"), kv_cache_dtype=cache)
+    assert im.roofline(dep, 1000).kv_bytes_per_sequence == 1000 * 5 * 2 * 3 * 7 * element_bytes
 
 
 def test_the_roofline_of_a_pipeline_is_one_large_chip() -> None:
