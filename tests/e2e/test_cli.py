@@ -726,3 +726,10 @@ def test_the_bar_is_hidden_until_there_is_a_number(monkeypatch: pytest.MonkeyPat
         assert made[0].tasks[0].visible
         assert "0 of 3" in "".join(map(str, made[0].make_tasks_table(made[0].tasks).columns[2].cells))
     assert "None" not in sys.stderr.getvalue()
+
+
+def test_the_catalog_counts_layers_that_alternate_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["catalog", "models", "gpt-oss-120b"]) == 0
+    layers = [line for line in capsys.readouterr().out.splitlines() if " x  " in line]
+    assert [line.split()[0] for line in layers] == ["18", "18"]
+    assert sum("window 128" in line for line in layers) == 1

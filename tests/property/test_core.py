@@ -100,7 +100,7 @@ def both(name: str, case: tuple[Rules, StepCosts, np.ndarray, np.ndarray]) -> tu
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-@settings(max_examples=1000)
+@settings(max_examples=2000)
 @given(case=cases())
 def test_core_equals_reference(name: str, case: tuple[Rules, StepCosts, np.ndarray, np.ndarray]) -> None:
     _, _, trace, outcome = both(name, case)

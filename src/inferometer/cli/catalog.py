@@ -187,8 +187,8 @@ def _show(kind: Kind, name: str, entry: Entry, sources: Sources, output: Output)
         number = "counted" if kind == "models" and key in COUNTED else number
         rows.append([key, _with_unit(key, value), number])
     terminal.listing(name, [Column(""), Column("source")], rows, console)
-    for block in entry.get("blocks", []):
-        terminal.say(console, _block(block))
+    for line in _layers(entry.get("blocks", [])):
+        terminal.say(console, line)
     terminal.say(console)
     for i, (source_text, checked) in enumerate(cited, 1):
         terminal.command(console, f"{i}  {source_text}, checked {checked}", "")
@@ -233,9 +233,17 @@ def _with_unit(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _block(block: dict[str, Any]) -> str:
-    """A run of equal layers in a line: its mixer and its feed-forward part with what is set in them."""
-    parts = [f"{block['count']} x"]
+def _layers(blocks: list[dict[str, Any]]) -> list[str]:
+    """A line for each kind of layer, however often it alternates with others: how many, and what is set in it."""
+    kinds: dict[str, int] = {}
+    for block in blocks:
+        kinds[_layer(block)] = kinds.get(_layer(block), 0) + block["count"]
+    return [f"{count} x  {kind}" for kind, count in kinds.items()]
+
+
+def _layer(block: dict[str, Any]) -> str:
+    """The mixer and the feed-forward part of a layer with what is set in them."""
+    parts = []
     for part in (block.get("mixer"), block.get("mlp")):
         if part:
             known = {key: value for key, value in part.items() if key != "type" and value not in (None, False, 0)}

@@ -36,11 +36,7 @@ FIXED, COMMUNICATION = "fixed overhead", "communication"
 
 
 def limited_by(deployment: Deployment, run: Run, summary: Summary, shares: dict[str, float]) -> str:
-    """The phrase for one simulated point, by the rules above; empty where nothing was served.
-
-    >>> limited_by.__name__
-    'limited_by'
-    """
+    """The phrase for one simulated point, by the rules above; empty where nothing was served."""
     queue = _queue(deployment, run, summary)
     if queue:
         return queue
@@ -120,7 +116,7 @@ def _prefill_seconds(
 ) -> dict[str, float]:
     """What the prompts add to the steps that carry them."""
     budget = len(costs.mixed) - 1
-    batch, full, computed = model.padded(rows), np.array([float(budget)]), prompt - cached
+    batch, full, computed = model.padded(rows), model.padded(np.array([budget])), prompt - cached
     added = model.dense_s(full) + model.experts_s(full) - model.dense_s(batch) - model.experts_s(batch)
     products = max(0.0, float(added[0]))
     messages = max(0.0, float((model.communication_s(full) - model.communication_s(batch))[0]))

@@ -139,16 +139,6 @@ class Run(msgspec.Struct, kw_only=True, eq=False):
         return runs_equal(self, other) if isinstance(other, Run) else NotImplemented
 
 
-def empty_requests() -> pl.DataFrame:
-    """A request table of no rows with the columns of `REQUEST_SCHEMA`."""
-    return pl.DataFrame(schema=REQUEST_SCHEMA)
-
-
-def empty_server() -> pl.DataFrame:
-    """A table of no server samples with the columns of `SERVER_SCHEMA`."""
-    return pl.DataFrame(schema=SERVER_SCHEMA)
-
-
 def make_run(
     meta: RunMeta,
     requests: pl.DataFrame | Mapping[str, Any] | None = None,

@@ -56,6 +56,8 @@ def simulate(
     Raises:
         DoesNotFitError: the weights leave no room for a KV cache.
         UnknownNameError: no such policy.
+        InputError: a model given by its few figures and no costs; costs for fewer sequences or tokens than the flags
+            allow; times or prompts that the integer clock could not count.
 
     >>> import inferometer as im
     >>> dep = im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import difflib
 import re
 from collections.abc import Callable, Mapping
@@ -108,14 +107,6 @@ def cudagraph_sizes(flags: EngineFlags) -> tuple[int, ...]:
     (1, 2, 4, 8, 16)
     """
     return _graph_sizes(0 if flags.enforce_eager else flags.max_cudagraph_capture_size)
-
-
-def pad_to_graph(tokens: int, flags: EngineFlags) -> int:
-    """Tokens that a step of ``tokens`` computes: the next captured size, or ``tokens`` itself beyond the largest."""
-    sizes = cudagraph_sizes(flags)
-    if tokens < 1 or not sizes or tokens > sizes[-1]:
-        return tokens
-    return sizes[bisect.bisect_left(sizes, tokens)]
 
 
 @cache

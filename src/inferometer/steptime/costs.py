@@ -134,6 +134,12 @@ def peak_flops_per_s(chip: Chip, number_format: str) -> float:
     return rates.get(wanted) or max(rates.values())
 
 
+def pad_to_graph(tokens: Ints, flags: EngineFlags) -> Ints:
+    """Tokens that steps of ``tokens`` compute: the next captured CUDA graph, or themselves beyond the largest."""
+    sizes = np.array((0, *cudagraph_sizes(flags)))
+    return np.where(tokens <= sizes[-1], sizes[np.searchsorted(sizes, np.minimum(tokens, sizes[-1]))], tokens)
+
+
 def sheet_costs(deployment: Deployment, bound: Bound = "value") -> StepCosts:
     """Step costs from the specification sheet and the family's efficiencies; nothing of the user's is measured.
 
@@ -144,7 +150,7 @@ def sheet_costs(deployment: Deployment, bound: Bound = "value") -> StepCosts:
         bound: the estimate, or every constant at its slow or fast end.
 
     Raises:
-        ConfigError: the model was given by its few figures, so its layers are not known.
+        InputError: the model was given by its few figures, so its layers are not known; a step of 128 s or more.
     """
     return SheetModel(deployment, efficiencies(deployment.chip, bound)).costs()
 
@@ -182,10 +188,7 @@ class SheetModel:
 
     def padded(self, tokens: NDArray[np.int64]) -> Floats:
         """Tokens rounded up to a captured CUDA graph, then spread over the micro-batches of a pipeline."""
-        sizes = np.array(cudagraph_sizes(self.flags) or (0,))
-        at = np.searchsorted(sizes, np.minimum(tokens, sizes[-1]))
-        padded = np.where(tokens <= sizes[-1], sizes[at], tokens)
-        return np.ceil(np.maximum(padded, tokens) / self.pp)
+        return np.ceil(pad_to_graph(tokens, self.flags) / self.pp)
 
     def layers_s(self, tokens: Floats) -> Floats:
         """All layers but attention over the context, with communication and the engine's own time."""

@@ -14,7 +14,6 @@ from inferometer.steptime.weights import (
     Kind,
     Split,
     Tensor,
-    active_parameters,
     block_tensors,
     is_quantized,
     kv_heads_per_rank,
@@ -44,10 +43,9 @@ class RankOps(msgspec.Struct, frozen=True, kw_only=True):
 
     # linear layers every token visits: attention projections, dense MLPs, shared experts, routers, mixers
     dense_weight_bytes: float
-    dense_flops_per_token: float
-    """2 x the dense parameters of a rank, without embedding and lm_head."""
     dense_flops_by_format: tuple[tuple[str, float], ...]
-    """The same by the number format that the products run in: a checkpoint may quantise some layers only."""
+    """2 x the dense parameters of a rank, without embedding and lm_head, by the number format that the products run
+    in: a checkpoint may quantise some layers only."""
     compute_format: str
     """The format of most of them: bf16, fp16, fp8, int8, fp4, fp32."""
     # lm_head, on sampled rows only
@@ -86,15 +84,12 @@ class RankOps(msgspec.Struct, frozen=True, kw_only=True):
     """step-time.md's activation_bytes a token and rank, bf16."""
     # counts
     layers: int
-    attention_layers: int
     mla_layers: int
     sparse_layers: int
     recurrent_layers: int
     hidden_size: int
     hidden_bytes: int
     """Bytes of one token's hidden vector (an all-reduce message a token)."""
-    active_parameters: int
-    """Parameters that one token visits, without embedding, with lm_head (whole model)."""
 
 
 def rank_ops(deployment: Deployment) -> RankOps:
@@ -125,7 +120,6 @@ def _linear(deployment: Deployment) -> dict[str, Any]:
     by_format = _flops_by_format(deployment, dense)
     return {
         "dense_weight_bytes": float(sum(tensor_bytes(t, quantization, element) for t in dense)),
-        "dense_flops_per_token": sum(by_format.values()),
         "dense_flops_by_format": tuple(sorted(by_format.items())),
         "compute_format": max(by_format, key=lambda name: by_format[name]),
         "head_weight_bytes": float(tensor_bytes(head, quantization, element)),
@@ -330,11 +324,9 @@ def _counts(deployment: Deployment) -> dict[str, Any]:
 
     return {
         "layers": model.layers,
-        "attention_layers": layers(Attention),
         "mla_layers": layers(Mla),
         "sparse_layers": sum(b.count for b in model.blocks if isinstance(b.mixer, Mla) and b.mixer.index_topk),
         "recurrent_layers": layers(Recurrent),
         "hidden_size": model.hidden_size,
         "hidden_bytes": model.hidden_size * unquantized_bytes(model, deployment),
-        "active_parameters": active_parameters(model),
     }

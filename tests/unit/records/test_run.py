@@ -19,8 +19,6 @@ from inferometer.records.run import (
     RunMeta,
     TokenTimes,
     content_id,
-    empty_requests,
-    empty_server,
     make_run,
     runs_equal,
 )
@@ -55,8 +53,9 @@ def test_server_keeps_columns_beyond_the_schema() -> None:
 
 
 def test_empty_tables_have_the_columns_and_no_rows() -> None:
-    assert (empty_requests().schema, empty_requests().height) == (pl.Schema(REQUEST_SCHEMA), 0)
-    assert (empty_server().schema, empty_server().height) == (pl.Schema(SERVER_SCHEMA), 0)
+    nothing = make_run(RunMeta(kind="measured"))
+    assert (nothing.requests.schema, nothing.requests.height) == (pl.Schema(REQUEST_SCHEMA), 0)
+    assert (nothing.server.schema, nothing.server.height) == (pl.Schema(SERVER_SCHEMA), 0)
 
 
 @pytest.mark.parametrize(

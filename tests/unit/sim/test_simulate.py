@@ -273,7 +273,7 @@ def test_a_run_names_its_step_costs_and_what_it_leaves_out() -> None:
 
 @pytest.mark.parametrize("policy", ["vllm-v1", "static", "continuous"])
 def test_no_policy_crawls_on_a_long_queue(policy: str) -> None:
-    """Steps stay proportional to requests, and the run ends: every request is served in a burst of 20,000."""
+    """Every request of a burst of 20,000 is served; a scan of the whole queue at every step would not end here."""
     d = dep(flags={"num_gpu_blocks_override": 2001, "max_model_len": 8192})
     load = im.Workload.open_loop(rate_per_s=1e6, requests=20_000, prompt_tokens=500, output_tokens=20)
     assert im.simulate(d, load, policy=policy).summary().completed == 20_000

@@ -12,7 +12,6 @@ from inferometer.specs.engine import (
     EngineFlags,
     cudagraph_sizes,
     engines,
-    pad_to_graph,
     resolve_flags,
     resolve_version,
 )
@@ -281,26 +280,6 @@ def test_graph_sizes_are_the_engines():
     assert 264 not in sizes
     assert len(sizes) == 51
     assert cudagraph_sizes(graphs(512, eager=True)) == ()
-
-
-@pytest.mark.parametrize(
-    ("tokens", "padded"), [(0, 0), (1, 1), (3, 4), (5, 8), (9, 16), (249, 256), (257, 272), (512, 512), (513, 513)]
-)
-def test_padding(tokens: int, padded: int):
-    assert pad_to_graph(tokens, graphs(512)) == padded
-    assert pad_to_graph(tokens, graphs(0)) == tokens
-
-
-@given(st.integers(0, 1100), st.integers(0, 1024))
-def test_padding_is_to_the_next_size(tokens: int, largest: int):
-    padded = pad_to_graph(tokens, graphs(largest))
-    assert padded >= tokens
-    assert pad_to_graph(padded, graphs(largest)) == padded
-    sizes = cudagraph_sizes(graphs(largest))
-    if sizes and 1 <= tokens <= sizes[-1]:
-        assert padded == min(size for size in sizes if size >= tokens)
-    else:
-        assert padded == tokens
 
 
 @given(

@@ -3,10 +3,20 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import inferometer as im
-from inferometer.specs.engine import pad_to_graph
-from inferometer.steptime.costs import NO_WINDOW, StepCosts, half_pairs_of, peak_flops_per_s, sheet_costs, ticks
+from inferometer.specs.engine import EngineFlags, cudagraph_sizes
+from inferometer.steptime.costs import (
+    NO_WINDOW,
+    StepCosts,
+    half_pairs_of,
+    pad_to_graph,
+    peak_flops_per_s,
+    sheet_costs,
+    ticks,
+)
 from inferometer.steptime.efficiencies import Efficiencies, constants, efficiencies
 
 
@@ -64,8 +74,6 @@ def test_founding_a100_figures() -> None:
 def test_padding_to_cuda_graphs() -> None:
     padded = sheet_costs(dep())
     eager = sheet_costs(dep(flags={"enforce_eager": True}))
-    flags = dep().resolved()
-    assert pad_to_graph(9, flags) == 16
     without_context = padded.decode - eager.decode
     assert without_context[16] == 0
     assert without_context[9] > 0
@@ -154,3 +162,21 @@ def test_a_chip_of_one_rate_answers_for_every_format(number_format: str) -> None
     for only in ("fp32", "bf16", "fp16"):
         chip = msgspec.structs.replace(im.chip("h100-sxm-80gb"), flops_per_s={only: 1e12})
         assert peak_flops_per_s(chip, number_format) in (1e12, 0.5e12)
+
+
+def graphs(largest: int) -> EngineFlags:
+    return EngineFlags(max_num_seqs=1, max_num_batched_tokens=1, max_model_len=1, max_cudagraph_capture_size=largest)
+
+
+def test_padding_goes_to_the_next_captured_size() -> None:
+    tokens = np.array([0, 1, 3, 5, 9, 249, 257, 512, 513])
+    assert pad_to_graph(tokens, graphs(512)).tolist() == [0, 1, 4, 8, 16, 256, 272, 512, 513]
+    assert pad_to_graph(tokens, graphs(0)).tolist() == tokens.tolist()
+
+
+@given(st.integers(0, 1024))
+def test_padding_is_to_the_least_size_that_holds_the_tokens(largest: int) -> None:
+    tokens, sizes = np.arange(1100), cudagraph_sizes(graphs(largest))
+    for n, padded in zip(tokens.tolist(), pad_to_graph(tokens, graphs(largest)).tolist(), strict=True):
+        holding = [size for size in sizes if size >= n]
+        assert padded == (min(holding) if holding and n else n)
