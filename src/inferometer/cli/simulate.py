@@ -100,7 +100,7 @@ class _Job:
 
     def document(self, runs: list[Run], summaries: list[Summary]) -> dict[str, Any]:
         """The runs as JSON has them."""
-        from inferometer.prediction.outcome import overloaded
+        from inferometer.records.overload import overloaded
 
         pairs = list(zip(runs, summaries, strict=True))
         each = [{**run_dict(run, summary), "overloaded": overloaded(run, summary)} for run, summary in pairs]
@@ -149,7 +149,8 @@ def _arm_runs(job: _Job, arm: Arm) -> Iterator[Run]:
 
 
 def _print_runs(job: _Job, runs: list[Run], summaries: list[Summary]) -> None:
-    from inferometer.prediction.outcome import overloaded, refused
+    from inferometer.prediction.outcome import refused
+    from inferometer.records.overload import overloaded
     from inferometer.report import terminal
 
     if job.output.json:

@@ -22,9 +22,10 @@ import polars as pl
 from inferometer.errors import InputError
 from inferometer.prediction.binding import limited_by, time_shares
 from inferometer.prediction.cautions import cautions
-from inferometer.prediction.outcome import overloaded, refuse_unserved, refused
+from inferometer.prediction.outcome import refuse_unserved, refused
 from inferometer.records.metrics import LIMITS, Stat, Summary, SweepGoodput, sweep_goodput, ttft_knee
 from inferometer.records.metrics import Point as GoodputPoint
+from inferometer.records.overload import overloaded
 from inferometer.records.run import Run, TokenTimes
 from inferometer.sim.simulate import simulate
 from inferometer.specs.checks import whole

@@ -5,6 +5,7 @@ Of one request (completed: it ended, without an error):
 ============================  ====================================================================================
 ``ttft_s``                    sent to first token; missing where no token came
 ``ttft_from_scheduled_s``     the same from when it was meant to be sent, so that a client's queue counts
+``first_content_s``           sent to the first token that is not reasoning
 ``tpot_s``                    (last token - first token) / (n - 1), n output tokens; undefined for n < 2
 ``itl_s``                     gaps between token events, n - 1 a request (chunk gaps where a chunk holds several tokens)
 ``e2e_s``                     sent to end (``e2e_from_scheduled_s``: from when it was meant to be sent)
@@ -14,7 +15,9 @@ Of one request (completed: it ended, without an error):
 ============================  ====================================================================================
 
 Of a run: token and request rates over the completed requests and the run's duration, `Summary.goodput` (joint
-attainment), and Little's law (`littles_law`). Of a sweep, a list of runs: `sweep_goodput` (marginal percentile),
+attainment), and Little's law (`littles_law`). Of a run with a measured window (``meta.window_s``, after a warm-up) the
+distributions are those of the requests sent in it, and the rates count what happened in it: each token at its time,
+prompts at their first token, requests at their end. Of a sweep, a list of runs: `sweep_goodput` (marginal percentile),
 `ttft_knee`, `throughput_knee`, `sweep_table`.
 """
 
@@ -141,6 +144,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     ttft_s: Stat = Stat()
     ttft_from_scheduled_s: Stat = Stat()
+    first_content_s: Stat = Stat()
     tpot_s: Stat = Stat()
     itl_s: Stat = Stat()
     e2e_s: Stat = Stat()
@@ -155,6 +159,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     output_tok_per_s: float | None = None
     total_tok_per_s: float | None = None
     request_per_s: float | None = None
+    peak_output_tok_per_s: float | None = None
+    """Most output tokens within one second (of a shorter run: within it, per second), counted in tokens, not chunks.
+    None for a simulated run and without token times."""
     per_user_tok_per_s: float | None = None
     """Output tok/s over the concurrency (closed loop) or over the mean in flight (open loop)."""
     mean_in_flight: float | None = None
@@ -229,6 +236,7 @@ class PerRequest:
         self._frame = run.requests
         self._token_times = run.token_times
         self._one_clock = run.meta.clock != OWN_CLOCK
+        self._window_s = run.meta.window_s
 
     def column(self, name: str) -> Floats:
         """A column as floats, null as NaN."""
@@ -273,12 +281,34 @@ class PerRequest:
         return not np.array_equal(self.scheduled, self.sent, equal_nan=True)
 
     @cached_property
-    def completed(self) -> Bools:
-        """Which ended without an error."""
+    def window(self) -> tuple[float, float] | None:
+        """The measured part, where only a part is."""
+        if self._window_s is None:
+            return None
+        start, stop = self._window_s
+        return start, stop if stop is not None else float(np.nanmax(self.end, initial=start))
+
+    @cached_property
+    def measured(self) -> Bools:
+        """Which were sent in the measured window; all of them where there is none."""
+        if self.window is None:
+            return np.ones(self._frame.height, dtype=bool)
+        # one that could not be sent counts where it was meant to be
+        began = np.where(np.isnan(self.sent), self.scheduled, self.sent)
+        return np.asarray((began >= self.window[0]) & (began <= self.window[1]))
+
+    @cached_property
+    def succeeded(self) -> Bools:
+        """Which ended without an error, in the measured window or not."""
         ended = ~np.isnan(self.end)
         if "error" in self._frame.columns and self._frame["error"].null_count() < self._frame.height:
             ended &= self._frame["error"].is_null().to_numpy()
         return ended
+
+    @cached_property
+    def completed(self) -> Bools:
+        """Which of the measured ended without an error."""
+        return self.succeeded & self.measured
 
     @cached_property
     def all_completed(self) -> bool:
@@ -298,6 +328,11 @@ class PerRequest:
     def ttft_from_scheduled(self) -> Floats:
         """Meant to be sent to first token."""
         return self.of_completed(self.first - self.scheduled) if self.delayed else self.ttft
+
+    @cached_property
+    def first_content(self) -> Floats:
+        """Sent to the first token that is not reasoning."""
+        return self.of_completed(self.column("first_content_s") - self.sent)
 
     @cached_property
     def e2e(self) -> Floats:
@@ -345,6 +380,19 @@ class PerRequest:
             starts = (np.cumsum(counts) - counts)[has]
             longest[has] = np.maximum.reduceat(gaps, starts) if starts.size else np.nan
         return self.of_completed(longest)
+
+    @cached_property
+    def token_events(self) -> tuple[Floats, Floats] | None:
+        """The time of each token event of all requests and how many tokens it stands for; None without token times.
+
+        A request's output tokens are shared evenly among its events, so that chunks of several tokens count in full.
+        """
+        if self._token_times is None:
+            return None
+        counts = np.diff(self._token_times.offsets)
+        tokens = np.where(np.isnan(self.output), counts, self.output)
+        each = np.divide(tokens, counts, out=np.zeros(counts.size), where=counts > 0)
+        return self._token_times.times_s, np.repeat(each, counts)
 
     @property
     def itl_name(self) -> str | None:
@@ -469,7 +517,7 @@ def _configured(meta: RunMeta) -> dict[str, Any]:
 
 
 def _counts(each: PerRequest) -> dict[str, Any]:
-    sent, completed = each.completed.size, int(each.completed.sum())
+    sent, completed = int(each.measured.sum()), int(each.completed.sum())
     return {
         "requests": sent,
         "completed": completed,
@@ -494,6 +542,7 @@ def _distributions(each: PerRequest) -> dict[str, Any]:
     return {
         "ttft_s": ttft,
         "ttft_from_scheduled_s": Stat.of(each.ttft_from_scheduled) if each.delayed else ttft,
+        "first_content_s": Stat.of(each.first_content),
         "tpot_s": Stat.of(each.tpot),
         "itl_s": Stat.of(each.itl),
         "e2e_s": e2e,
@@ -507,24 +556,64 @@ def _distributions(each: PerRequest) -> dict[str, Any]:
 
 def _rates(each: PerRequest, meta: RunMeta) -> dict[str, Any]:
     sent, end = each.occupied
-    span = float(end[-1] - sent[0]) if sent.size else 0.0
-    duration = meta.duration_s if meta.duration_s is not None else span
+    span = (float(sent[0]), float(end[-1])) if sent.size else (0.0, 0.0)
+    start, stop = each.window or span
+    duration = meta.duration_s if meta.duration_s is not None and each.window is None else stop - start
     if not duration > 0:
         return {}
-    output, prompt = _total(each.output, each.completed), _total(each.prompt, each.completed)
+    output, prompt, ended = _done_in_window(each) if each.window else _done(each)
     rate = None if output is None else output / duration
-    in_flight = float(end.sum() - sent.sum()) / duration if sent.size else None
+    in_flight = each.mean_in_flight(start, stop) * (stop - start) / duration if sent.size and stop > start else None
     closed = meta.concurrency if meta.request_rate_per_s is None else None
     users = closed or in_flight
     return {
         "duration_s": duration,
         "output_tok_per_s": rate,
         "total_tok_per_s": None if output is None or prompt is None else (output + prompt) / duration,
-        "request_per_s": int(each.completed.sum()) / duration,
+        "request_per_s": ended / duration,
         "per_user_tok_per_s": rate / users if rate is not None and users else None,
+        "peak_output_tok_per_s": None if meta.kind == "simulated" else _peak_output(each, duration),
         "mean_in_flight": in_flight,
         "peak_in_flight": int(each.in_flight_at_send.max()) if sent.size else None,
     }
+
+
+def _done(each: PerRequest) -> tuple[float | None, float | None, int]:
+    """Output tokens, prompt tokens and requests of those that completed."""
+    return _total(each.output, each.completed), _total(each.prompt, each.completed), int(each.completed.sum())
+
+
+def _done_in_window(each: PerRequest) -> tuple[float | None, float | None, int]:
+    """Output tokens, prompt tokens and requests that were done inside the window, whoever's they are.
+
+    A request that straddles an edge counts for its tokens inside: by its token times, else by the share of its decode.
+    """
+    assert each.window is not None
+    start, stop = each.window
+    output: float | None
+    if each.token_events is not None:
+        times, tokens = each.token_events
+        output = float(tokens[(times >= start) & (times <= stop)].sum())
+    else:
+        last = np.fmax(each.column("last_token_s"), each.first)
+        inside = np.clip(last, start, stop) - np.clip(each.first, start, stop)
+        at_once = ((each.first >= start) & (each.first <= stop)).astype(np.float64)
+        share = np.divide(inside, last - each.first, out=at_once, where=last > each.first)
+        output = None if np.isnan(each.output).all() else float(np.nansum(share * each.output))
+    began, ended = (each.first >= start) & (each.first <= stop), (each.end >= start) & (each.end <= stop)
+    return output, _total(each.prompt, began), int((ended & each.succeeded).sum())
+
+
+def _peak_output(each: PerRequest, duration_s: float) -> float | None:
+    """Most output tokens of any second (or of the whole run, where that is shorter), per second."""
+    if each.token_events is None or not each.token_events[0].size:
+        return None
+    times, tokens = each.token_events
+    order = np.argsort(times, kind="stable")
+    times, total = times[order], np.concatenate(([0.0], np.cumsum(tokens[order])))
+    span = min(1.0, duration_s)
+    until = np.searchsorted(times, times + span, side="right")
+    return float((total[until] - total[:-1]).max() / span)
 
 
 def _preemptions(run: Run) -> int | None:
@@ -627,18 +716,61 @@ def _limits(**limits: float | None) -> dict[str, float]:
 
 
 def _goodput(each: PerRequest, met: Bools, duration_s: float | None) -> Goodput:
-    output, prompt = _total(each.output, met), _total(each.prompt, met)
+    output, prompt, sent = _total(each.output, met), _total(each.prompt, met), int(each.measured.sum())
 
     def rate(count: int | None) -> float | None:
         return count / duration_s if duration_s and count is not None else None
 
     return Goodput(
-        attainment=float(met.mean()) if met.size else None,
+        attainment=float(met.sum() / sent) if sent else None,
         request_per_s=rate(int(met.sum())),
         output_tok_per_s=rate(output),
         total_tok_per_s=rate(None if output is None or prompt is None else output + prompt),
-        n=met.size,
+        n=sent,
     )
+
+
+BATCHES = 20
+"""Batches that a mean's interval is taken from."""
+STUDENT_T = 2.093
+"""97.5 % quantile of Student's t for 19 degrees of freedom."""
+
+
+def relative_half_width(run: Run, metric: str) -> float | None:
+    """Half the 95 % interval of a metric's mean over the mean: how well it is known by now.
+
+    By the means of 20 batches in order of sending: neighbouring requests share steps and queues, so their values are no
+    independent draws, and the usual s / sqrt(n) would be too narrow. None below two values a batch.
+
+    >>> from inferometer.records.run import RunMeta, make_run
+    >>> ends = [1.0 + 0.01 * (i % 7) for i in range(100)]
+    >>> run = make_run(RunMeta(kind="measured"), {"sent_s": [0.0] * 100, "end_s": ends})
+    >>> round(relative_half_width(run, "e2e_s"), 4)
+    0.0028
+    """
+    each = PerRequest(run)
+    values: Floats = getattr(each, metric.removesuffix("_s"))
+    known = values[~np.isnan(values)]
+    if known.size < 2 * BATCHES:
+        return None
+    means = np.array([batch.mean() for batch in np.array_split(known, BATCHES)])
+    spread = STUDENT_T * float(means.std(ddof=1)) / np.sqrt(BATCHES)
+    return float(spread / known.mean()) if known.mean() > 0 else None
+
+
+def wilson_interval(met: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Bounds of a share of which ``met`` of ``n`` were seen (Wilson 1927; z 1.96: 95 %). (0, 1) for n = 0.
+
+    >>> low, high = wilson_interval(99, 100)
+    >>> round(low, 3), round(high, 3)
+    (0.946, 0.998)
+    """
+    if not n:
+        return 0.0, 1.0
+    share, spread = met / n, z * z / n
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * float(np.sqrt(share * (1 - share) / n + spread / (4 * n)))
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def sweep_goodput(

@@ -35,6 +35,24 @@ REQUEST_SCHEMA: dict[str, Any] = {
 }
 """Columns of `Run.requests`, one row a request, seconds from the run's start, null where unknown."""
 
+MEASURED_SCHEMA: dict[str, Any] = {
+    "first_content_s": pl.Float64,
+    "reasoning_tokens": pl.Int64,
+    "asked_prompt_tokens": pl.Int64,
+    "asked_output_tokens": pl.Int64,
+    "output_counted_by": pl.String,
+    "token_events": pl.Int64,
+    "finish_reason": pl.String,
+    "http_status": pl.Int32,
+    "worker": pl.Int32,
+}
+"""Columns of `Run.requests` that only a measurement has; each is there only where it is known.
+
+``first_content_s`` is the first token that is not reasoning; ``token_events`` counts the stream's chunks that carried
+tokens, which is fewer than ``output_tokens`` where a chunk holds several; ``output_counted_by`` says whether
+``output_tokens`` is the server's ``usage`` or the number of ``events``; ``worker`` is the client process.
+"""
+
 SERVER_SCHEMA: dict[str, Any] = {
     "time_s": pl.Float64,
     "replica": pl.Int32,
@@ -96,13 +114,29 @@ class RunMeta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Aggregates that the source states where it holds no requests, by `Summary` path: ``ttft_s.p99``."""
     notes: list[str] = []
     counters: dict[str, float] = {}
-    """Server counters over the run: ``preemptions``, ``steps``, ``prefix_cache_hits``, ..."""
+    """Server counters over the run: ``preemptions``, ``steps``, ``prefix_cache_hits``, ...; of a histogram its
+    ``NAME.sum`` and ``NAME.count`` (``ttft_s.sum``). See `records.prometheus` for the names."""
+    partial: str = ""
+    """Why this is not the whole run: ``interrupted``, ``server unreachable``, ...; empty for a whole one."""
+    unfit: list[str] = []
+    """Why this measurement should not be trusted: the client was the bottleneck, the server throttled, ..."""
+    window_s: tuple[float, float | None] | None = None
+    """The measured part, from the end of the warm-up to the drain (None: the end); None: all of it."""
+    started_unix_s: float | None = None
+    """When the run's clock read 0, in seconds since 1970."""
+    client: dict[str, float] = {}
+    """The client's own figures: ``workers``, ``cpu_share`` (busiest worker's CPU time over wall time),
+    ``lateness_s.p50``, ``lateness_s.p99``, ``loop_lag_s.p99``, ``peak_in_flight``, ``reconnects``."""
+    server: dict[str, Any] = {}
+    """What was found out about the server: ``engine``, ``version``, ``model``, ``max_model_len``, ``flags``, and what
+    its log says (`records.engine_log`)."""
 
 
 class Run(msgspec.Struct, kw_only=True, eq=False):
     """One record of requests: simulated, measured or imported.
 
-    ``requests`` has the columns of `REQUEST_SCHEMA`, ``server`` those of `SERVER_SCHEMA`. Two runs are equal where
+    ``requests`` has the columns of `REQUEST_SCHEMA` (and of `MEASURED_SCHEMA`, where known), ``server`` those of
+    `SERVER_SCHEMA`. Two runs are equal where
     `runs_equal` says so.
 
     >>> run = make_run(RunMeta(kind="measured"), {"sent_s": [0.0], "first_token_s": [0.5], "last_token_s": [1.5],
@@ -147,14 +181,15 @@ def make_run(
 ) -> Run:
     """A Run from columns as they come: cast to the schemas, missing columns null, NaN null, and checked.
 
-    Raises `InputError` for a column of `requests` that is not in `REQUEST_SCHEMA`, for columns of different lengths or
-    of values that do not cast, for an infinite time, a negative count, a request that ends before it begins, and for
-    token times that do not fit the requests. ``server`` may hold columns beyond `SERVER_SCHEMA`.
+    Raises `InputError` for a column of `requests` that is in neither `REQUEST_SCHEMA` nor `MEASURED_SCHEMA`, for
+    columns of different lengths or of values that do not cast, for an infinite time, a negative count, a request that
+    ends before it begins, and for token times that do not fit the requests. ``server`` may hold columns beyond
+    `SERVER_SCHEMA`.
     """
-    frame = _conform(requests, REQUEST_SCHEMA, "requests", extra=False)
+    frame = _conform(requests, REQUEST_SCHEMA, "requests", MEASURED_SCHEMA)
     _check_counts(frame)
     _check_times(frame)
-    samples = _conform(server, SERVER_SCHEMA, "server", extra=True)
+    samples = _conform(server, SERVER_SCHEMA, "server")
     if token_times is not None:
         _check_token_times(token_times, frame.height)
     return Run(meta=meta, requests=frame, server=samples, token_times=token_times)
@@ -187,8 +222,12 @@ def content_id(run: Run) -> str:
     return digest.hexdigest()[:16]
 
 
+_MEASURED = ("partial", "unfit", "window_s", "started_unix_s", "client", "server")
+"""Fields that only a measurement fills: left out of the hash where empty, so that they change no simulated run's id."""
+
+
 def _canonical_meta(meta: RunMeta) -> bytes:
-    values = msgspec.to_builtins(meta)
+    values = {name: v for name, v in msgspec.to_builtins(meta).items() if v or name not in _MEASURED}
     del values["id"], values["created"]
     return msgspec.json.encode(values, order="sorted")
 
@@ -208,14 +247,22 @@ def _hash_column(digest: Any, column: pl.Series) -> None:
 
 
 def _conform(
-    data: pl.DataFrame | Mapping[str, Any] | None, schema: dict[str, Any], table: str, *, extra: bool
+    data: pl.DataFrame | Mapping[str, Any] | None,
+    schema: dict[str, Any],
+    table: str,
+    extra: dict[str, Any] | None = None,
 ) -> pl.DataFrame:
-    """``data`` as a frame of the schema's columns in the schema's order (extra ones after), or an `InputError`."""
-    frame = data if isinstance(data, pl.DataFrame) else _frame(data or {}, schema, table)
-    unknown = [name for name in frame.columns if name not in schema]
-    if unknown and not extra:
-        raise InputError(f"{table} column", unknown[0], f"one of {', '.join(schema)}")
-    columns = [_cast(frame, name, dtype, table) for name, dtype in schema.items()]
+    """``data`` as a frame of the schema's columns in the schema's order, then those of ``extra`` that are there.
+
+    Raises `InputError` for any other column, unless ``extra`` is None: then any others stand after.
+    """
+    known = {**schema, **(extra or {})}
+    frame = data if isinstance(data, pl.DataFrame) else _frame(data or {}, known, table)
+    unknown = [name for name in frame.columns if name not in known]
+    if unknown and extra is not None:
+        raise InputError(f"{table} column", unknown[0], f"one of {', '.join(known)}")
+    wanted = {name: dtype for name, dtype in known.items() if name in schema or name in frame.columns}
+    columns = [_cast(frame, name, dtype, table) for name, dtype in wanted.items()]
     return pl.DataFrame([*columns, *(frame[name] for name in unknown)])
 
 

@@ -16,10 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from inferometer.prediction.cautions import cautions, simplifications
-from inferometer.prediction.outcome import offered_per_s, refused
+from inferometer.prediction.outcome import refused
 from inferometer.prediction.predict import PredictedArm, PredictedPoint, Prediction, point_name
 from inferometer.records.metrics import STAT_NAMES, Stat, Summary, SweepGoodput
 from inferometer.records.metrics import Point as GoodputPoint
+from inferometer.records.overload import offered_per_s
 from inferometer.records.run import Run
 from inferometer.report.grid import (
     IN_SECONDS_FROM_S,

@@ -8,7 +8,8 @@ import pytest
 
 import inferometer as im
 from inferometer.errors import InputError
-from inferometer.prediction.outcome import offered_per_s, overloaded, refused, serves
+from inferometer.prediction.outcome import refused, serves
+from inferometer.records.overload import offered_per_s, overloaded
 from inferometer.records.run import RunMeta, make_run
 from inferometer.specs.merge import merge
 
