@@ -57,7 +57,7 @@ def simulate(
         DoesNotFitError: the weights leave no room for a KV cache.
         UnknownNameError: no such policy.
         InputError: a model given by its few figures and no costs; costs for fewer sequences or tokens than the flags
-            allow; times or prompts that the integer clock could not count.
+            allow; times or prompts that the integer clock could not count; sessions of several turns.
 
     >>> import inferometer as im
     >>> dep = im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb"))
@@ -65,6 +65,8 @@ def simulate(
     >>> run.requests["output_tokens"].sum()
     32
     """
+    if workload.kind == "sessions":
+        raise InputError("workload", "sessions", "a workload of single requests: turns are measured, not simulated")
     name = policy or ENGINE_POLICY[deployment.engine]
     chosen, found, requests = policy_named(name), fitting_memory(deployment), generate(workload, seed)
     errors = refusals(deployment, found, chosen, requests)

@@ -16,7 +16,7 @@ _LENGTHS = ("prompt_tokens", "output_tokens")
 _SIZES = {*_LENGTHS, "cached_tokens", "requests_per_point"}
 _OWN = {
     "concurrency": {*_SIZES, "think_time_s"},
-    "request_rate": {*_SIZES, "arrivals", "duration_s"},
+    "request_rate": {*_SIZES, "arrivals", "burstiness", "duration_s"},
     "requests": set[str](),
     "trace": set[str](),
 }

@@ -59,7 +59,8 @@ BASE = "base"
 
 _SECTIONS = {
     "workload": (
-        *("prompt_tokens", "output_tokens", "cached_tokens", *tables.LOOPS, "arrivals", "think_time_s"),
+        *("prompt_tokens", "output_tokens", "cached_tokens", *tables.LOOPS, "arrivals", "burstiness"),
+        "think_time_s",
         *("requests_per_point", "duration_s", "warmup_requests", "seed"),
     ),
     "slo": ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "attainment"),
@@ -332,7 +333,7 @@ def _points(load: dict[str, Any]) -> tuple[Point, ...]:
         raise InputError.because(f"give exactly one of {', '.join(tables.LOOPS)} in [workload]; {found}")
     (loop,) = loops
     if loop == "concurrency":
-        _only(load, loop, refused=("arrivals", "duration_s"), belongs="request_rate (open loop)")
+        _only(load, loop, refused=("arrivals", "burstiness", "duration_s"), belongs="request_rate (open loop)")
         return tuple(_closed(users, load) for users in _levels(loop, load[loop], whole_numbers=True))
     if loop == "request_rate":
         _only(load, loop, refused=("think_time_s",), belongs="concurrency (closed loop)")
@@ -373,7 +374,8 @@ def _open(rate: float, load: dict[str, Any]) -> Point:
         count = max(1, _capped(rate * span_s, "; here it follows from duration_s"))
     if count is None and not _listed(load):
         count = max(LEAST_OPEN_REQUESTS, _capped(PER_RATE_S * rate, f"; unless stated it is {PER_RATE_S} s worth"))
-    workload = Workload.open_loop(rate, count, arrivals=load.get("arrivals", "poisson"), **_lengths(load))
+    arrivals = {key: load[key] for key in ("arrivals", "burstiness") if key in load}
+    workload = Workload.open_loop(rate, count, **arrivals, **_lengths(load))
     return Point(workload=workload, request_rate=rate)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -106,6 +106,8 @@ Length = int | Lognormal | Normal | Uniform | Empirical
 LengthLike = Length | Mapping[str, Any] | list[int] | tuple[int, ...] | npt.NDArray[Any]
 """What the constructors take for a length: also a table such as ``{"lognormal": {...}}``, or one number a request."""
 
+Arrivals = Literal["poisson", "constant", "gamma"]
+
 _KINDS: dict[str, type[Lognormal] | type[Normal] | type[Uniform]] = {
     "lognormal": Lognormal,
     "normal": Normal,
@@ -123,7 +125,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     640
     """
 
-    kind: Literal["closed", "open", "requests", "trace"]
+    kind: Literal["closed", "open", "requests", "trace", "sessions"]
     requests: int | None
     """How many; None for a trace file of which all is taken: known when it is read."""
     prompt_tokens: Length | np.ndarray = 1
@@ -134,7 +136,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     think_time_s: float = 0.0
     """Closed loop: from one request's end to the same user's next."""
     rate_per_s: float | None = None
-    arrivals: Literal["poisson", "constant"] = "poisson"
+    arrivals: Arrivals = "poisson"
+    burstiness: float | None = None
+    """Gamma arrivals: the shape of the gaps' distribution; 1 is Poisson, below 1 comes in bursts."""
+    turns: int | None = None
+    """Sessions: requests of one conversation, each with all that was said before; see `sessions`."""
     arrival_s: np.ndarray | None = None
     trace: Trace | None = None
     name: str = ""
@@ -172,25 +178,62 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         requests: int | None = None,
         prompt_tokens: LengthLike = 1024,
         output_tokens: LengthLike = 1024,
-        arrivals: Literal["poisson", "constant"] = "poisson",
+        arrivals: Arrivals = "poisson",
         cached_tokens: int | list[int] | npt.NDArray[Any] = 0,
+        burstiness: float | None = None,
     ) -> Workload:
         """``requests`` requests at ``rate_per_s`` however the server fares, at random or evenly spaced.
 
         ``poisson``: independent exponential gaps, one before the first request. ``constant``: request i at i / rate.
+        ``gamma``: independent gaps of a gamma distribution of shape ``burstiness`` and mean 1 / rate, as
+        ``vllm bench serve --burstiness`` draws them.
 
         Raises:
-            InputError: a rate that is not above 0, a length that is not a whole number, no number of requests.
+            InputError: a rate or burstiness that is not above 0, a burstiness without gamma arrivals, a length that is
+                not a whole number, no number of requests.
 
         >>> Workload.open_loop(rate_per_s=20, requests=10_000, prompt_tokens=512, output_tokens=256).arrivals
         'poisson'
         """
         rate = positive("rate_per_s", rate_per_s, "a number of requests per second")
-        if arrivals not in ("poisson", "constant"):
-            raise InputError("arrivals", arrivals, "'poisson' or 'constant'")
+        if arrivals not in get_args(Arrivals):
+            raise InputError("arrivals", arrivals, "'poisson', 'constant' or 'gamma'")
+        if burstiness is not None and arrivals != "gamma":
+            raise InputError("burstiness", burstiness, f"it only with gamma arrivals: {arrivals} arrivals have none")
+        shape = positive("burstiness", 1.0 if burstiness is None else burstiness) if arrivals == "gamma" else None
         lengths = _lengths(prompt_tokens, output_tokens, cached_tokens)
         count = _count(requests, lengths, None)
-        return cls(kind="open", requests=count, rate_per_s=rate, arrivals=arrivals, **lengths)
+        return cls(kind="open", requests=count, rate_per_s=rate, arrivals=arrivals, burstiness=shape, **lengths)
+
+    @classmethod
+    def sessions(
+        cls,
+        concurrency: int,
+        sessions: int | None = None,
+        turns: int = 4,
+        prompt_tokens: LengthLike = 256,
+        output_tokens: LengthLike = 128,
+        think_time_s: float = 0.0,
+    ) -> Workload:
+        """Conversations of several turns, ``concurrency`` of them at a time, each turn with all that was said before.
+
+        ``prompt_tokens`` are the user's new ones of a turn; what the server gets grows with every turn. A turn comes
+        ``think_time_s`` after the answer to the one before it. ``sessions`` is 10 x ``concurrency`` unless stated.
+
+        Raises:
+            InputError: a size below 1, lengths listed one by one, a length that is not a whole number.
+
+        >>> Workload.sessions(concurrency=2, sessions=6, turns=3).requests
+        18
+        """
+        users, each = whole("concurrency", concurrency, 1), whole("turns", turns, 1)
+        count = 10 * users if sessions is None else whole("sessions", sessions, 1)
+        lengths = _lengths(prompt_tokens, output_tokens, 0)
+        for field, value in lengths.items():
+            if isinstance(value, np.ndarray):
+                raise InputError(field, f"{len(value)} values", "one length or a distribution for all turns")
+        think = not_negative("think_time_s", think_time_s, "a number of seconds")
+        return cls(kind="sessions", requests=count * each, turns=each, concurrency=users, think_time_s=think, **lengths)
 
     @classmethod
     def from_requests(

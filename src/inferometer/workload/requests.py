@@ -55,10 +55,11 @@ def generate(workload: Workload, seed: int = 0) -> Requests:
 
 
 def _arrival_s(workload: Workload, requests: int, seed: int) -> FloatArray:
-    if workload.kind == "closed" and workload.concurrency is not None:
+    if workload.kind in ("closed", "sessions") and workload.concurrency is not None:
         return arrivals.closed_loop(workload.concurrency, requests)
     if workload.kind == "open" and workload.rate_per_s is not None:
-        return arrivals.open_loop(workload.rate_per_s, requests, workload.arrivals, stream(seed, "arrivals"))
+        random = stream(seed, "arrivals")
+        return arrivals.open_loop(workload.rate_per_s, requests, workload.arrivals, random, workload.burstiness or 1.0)
     if workload.arrival_s is not None:
         return np.asarray(workload.arrival_s, dtype=np.float64)
     raise InputError("workload", workload.kind, "concurrency (closed loop), rate_per_s (open loop) or arrival_s")
