@@ -42,6 +42,43 @@ def test_poisson_gaps_are_exponential():
     assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 5 / np.sqrt(count)
 
 
+def ks_distance(values: np.ndarray, cumulative: np.ndarray) -> float:
+    """The Kolmogorov-Smirnov distance between a sample and the values of a distribution function at it, sorted."""
+    n = len(values)
+    ranks = np.arange(n)
+    return float(max((cumulative - ranks / n).max(), ((ranks + 1) / n - cumulative).max()))
+
+
+def test_10_000_poisson_gaps_pass_kolmogorov_smirnov_against_the_exponential():
+    arrival = generate(Workload.open_loop(80, 10_000, 8, 8), seed=5).arrival_s
+    gaps = np.sort(np.diff(arrival, prepend=0.0))
+    # 1.63 / sqrt(n) is the distance that 1 % of true samples exceed
+    assert ks_distance(gaps, 1 - np.exp(-80 * gaps)) < 1.63 / np.sqrt(10_000)
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gamma_gaps_have_the_mean_of_the_rate_and_the_spread_of_the_burstiness(burstiness: float):
+    workload = Workload.open_loop(20, 40_000, 8, 8, arrivals="gamma", burstiness=burstiness)
+    gaps = np.diff(generate(workload, seed=2).arrival_s, prepend=0.0)
+    assert gaps.mean() == pytest.approx(1 / 20, rel=0.03)
+    assert (gaps.std() / gaps.mean()) ** 2 == pytest.approx(1 / burstiness, rel=0.06)
+
+
+def test_burstiness_goes_with_gamma_arrivals_only():
+    with pytest.raises(InputError, match=r"burstiness: 0\.5 .* poisson"):
+        Workload.open_loop(20, 10, 8, 8, burstiness=0.5)
+    with pytest.raises(InputError, match="burstiness: 0 "):
+        Workload.open_loop(20, 10, 8, 8, arrivals="gamma", burstiness=0)
+
+
+def test_sessions_are_a_closed_loop_of_conversations():
+    workload = Workload.sessions(concurrency=2, sessions=3, turns=4, prompt_tokens=10, output_tokens=5)
+    requests = generate(workload)
+    assert (workload.requests, len(requests), requests.concurrency) == (12, 12, 2)
+    with pytest.raises(InputError, match="prompt_tokens"):
+        Workload.sessions(concurrency=1, prompt_tokens=[1, 2])
+
+
 @pytest.mark.parametrize(
     ("length", "mean", "std", "least", "most"),
     [
