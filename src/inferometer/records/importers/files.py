@@ -6,9 +6,11 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
 import msgspec
 import polars as pl
@@ -18,6 +20,15 @@ from inferometer.errors import FormatError, InputError
 T = TypeVar("T")
 
 BOM = b"\xef\xbb\xbf"
+
+HEAD_BYTES = 1 << 16
+"""How much of a file is looked at to tell its format."""
+
+SECONDS_IN = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+"""Seconds in one of a unit of time, by the names that tools write."""
+
+PARTS = {"mean": "mean", "std": "std", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+"""The parts of a `Stat` and the names under which most tools have them."""
 
 
 def refuse(path: Path, what: str, expected: str) -> NoReturn:
@@ -118,3 +129,131 @@ def in_file(path: Path, build: Callable[[], T]) -> T:
         if isinstance(why, FormatError) and path.name in str(why):
             raise
         raise FormatError.because(f"{path.name}: {why}") from why
+
+
+def head(path: Path, size: int = HEAD_BYTES) -> bytes:
+    """The first bytes of a file without a byte-order mark; none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size).removeprefix(BOM)
+    except OSError:
+        return b""
+
+
+def is_json_with(path: Path, *marks: bytes) -> bool:
+    """Whether the file starts as JSON does and each of the marks stands near its start."""
+    data = head(path)
+    return data.lstrip()[:1] in (b"{", b"[") and all(mark in data for mark in marks)
+
+
+def read_documents(path: Path, expected: str) -> list[Any]:
+    """The JSON values of a file, one or one a line. Raises `FormatError` where they are not complete."""
+    try:
+        return decode_documents(read_bytes(path))
+    except ValueError as why:
+        refuse(path, f"not complete JSON ({why})", expected)
+
+
+def read_object(path: Path, expected: str) -> dict[str, Any]:
+    """The one JSON object of a file. Raises `FormatError` for anything else."""
+    documents = read_documents(path, expected)
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        refuse(path, "not one JSON object", expected)
+    return documents[0]
+
+
+def shaped(path: Path, value: Any, shape: type[T], expected: str) -> T:
+    """``value`` as a struct, or a `FormatError` that names the file, the key and what is wrong with it."""
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as why:
+        refuse(path, str(why), expected)
+
+
+def seconds_in(unit: str, field: str) -> float:
+    """Seconds in one ``unit``, also of a unit a token. Raises `FormatError` for one that is not of time.
+
+    >>> seconds_in("ms/token", "inter_token_latency")
+    0.001
+    """
+    scale = SECONDS_IN.get(unit.removesuffix("/token"))
+    if scale is None:
+        raise FormatError(f"{field}, unit", unit, f"a time in {', '.join(SECONDS_IN)}")
+    return scale
+
+
+def at(values: Any, *keys: str) -> Any:
+    """The value under a path of keys; None where a key is missing or what should hold it is no mapping."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
+
+
+def mapping(values: Any, *keys: str) -> dict[str, Any]:
+    """The mapping under a path of keys; an empty one where there is none."""
+    found = at(values, *keys)
+    return found if isinstance(found, dict) else {}
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether this is a finite number (a boolean is none)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def stated_stat(
+    name: str, values: Mapping[str, Any] | None, scale: float = 1.0, keys: Mapping[str, str] = PARTS
+) -> dict[str, float]:
+    """A distribution by `Summary` path, each value times ``scale``; ``keys`` are the source's names of our parts.
+
+    >>> stated_stat("ttft_s", {"avg": 50.0, "p99": None}, 1e-3, {"mean": "avg", "p99": "p99"})
+    {'ttft_s.mean': 0.05}
+    """
+    found = {part: (values or {}).get(key) for part, key in keys.items()}
+    numbers = {part: value for part, value in found.items() if value is not None and is_number(value)}
+    return {f"{name}.{part}": value if part == "n" else value * scale for part, value in numbers.items()}
+
+
+def text(*values: Any) -> str | None:
+    """The first of the values that is a string with something in it; None where none is."""
+    return next((value for value in values if isinstance(value, str) and value), None)
+
+
+def numbers(values: Any, field: str) -> list[float]:
+    """A list of finite numbers. Raises `FormatError` for anything else."""
+    if not isinstance(values, list) or not all(is_number(value) for value in values):
+        raise FormatError(field, values, "a list of finite numbers")
+    return [float(value) for value in values]
+
+
+def only_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The entries that are finite numbers, as floats."""
+    return {path: float(value) for path, value in values.items() if is_number(value)}
+
+
+def not_read(found: Iterable[str], known: Iterable[str], what: str = "keys") -> list[str]:
+    """A note that names what of a file is not read; none where everything is."""
+    names = set(known)
+    skipped = [str(name) for name in found if name not in names]
+    return [f"{what} not read: {', '.join(skipped[:20])}"] if skipped else []
+
+
+def version_notes(found: object, known: str, skipped: Iterable[str] = ()) -> list[str]:
+    """A note where a format's version is newer than the newest ``known`` one, and what of it is not read.
+
+    >>> version_notes(3, "2", ["verdict"])
+    ['version 3 is newer than 2: read as far as known; skipped: verdict']
+    """
+    if _version(found) <= _version(known):
+        return []
+    names = ", ".join(skipped)
+    return [f"version {found} is newer than {known}: read as far as known; skipped: {names or 'nothing seen'}"]
+
+
+def _version(value: object) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in re.findall(r"\d+", str(value)))
+
+
+def last_line(error: object) -> str | None:
+    """The last line of an error, at most 300 characters of it; None for no error."""
+    lines = str(error or "").strip().splitlines()
+    return lines[-1][:300] if lines else None

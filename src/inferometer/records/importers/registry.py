@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from glob import glob, has_magic
 from importlib.metadata import entry_points
+from math import isclose
 from pathlib import Path
 from typing import Protocol
 
 from inferometer.errors import FormatError, InputError
-from inferometer.records.importers import request_table, sweep_table, vllm_bench
+from inferometer.records.importers import (
+    aiperf,
+    genai_perf,
+    guidellm,
+    inference_perf,
+    inferencex,
+    llmd_report,
+    metrics_pages,
+    request_table,
+    server_log,
+    sglang,
+    sweep_table,
+    vllm_bench,
+)
 from inferometer.records.importers.files import json_fault, read_bytes
 from inferometer.records.run import Run
 
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv")
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".yaml", ".yml", ".log", ".txt", ".prom")
 """Files that `load` looks at in a folder."""
 
 
 class Importer(Protocol):
-    """A format: whether a file is of it, and its runs. A module or any object with these two."""
+    """A format: whether a file is of it, and its runs. A module or any object with these two.
+
+    One whose tool writes several files for a run may have ``read_together(paths)`` too: the runs of all its files in
+    one folder.
+    """
 
     def sniff(self, path: Path) -> bool:
         """Whether this file looks like the format; never raises for a file that is not."""
@@ -29,7 +47,16 @@ class Importer(Protocol):
 
 
 IMPORTERS: dict[str, Importer] = {
+    "InferenceX result (JSON)": inferencex,
     "vllm bench serve result (JSON)": vllm_bench,
+    "SGLang bench_serving result (JSON lines)": sglang,
+    "GuideLLM report (JSON)": guidellm,
+    "AIPerf export (JSON, JSON lines, CSV)": aiperf,
+    "GenAI-Perf export (JSON)": genai_perf,
+    "inference-perf report (JSON)": inference_perf,
+    "llm-d benchmark report (YAML, JSON)": llmd_report,
+    "server log (text)": server_log,
+    "saved /metrics pages (text)": metrics_pages,
     "request table (CSV, JSONL)": request_table,
     "sweep table (CSV, JSONL)": sweep_table,
 }
@@ -75,16 +102,59 @@ def _matches(pattern: str) -> Iterator[Path]:
 
 def _load_folder(folder: Path) -> list[Run]:
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
-    runs: list[Run] = []
-    for path in files:
-        importer = _find(path)
-        if importer is not None:
-            runs += importer.read(path)
-        elif path.suffix.lower() != ".csv" and json_fault(path):
-            raise _unknown(path)
+    found = [(importer, path) for path in files if (importer := _find_in_folder(path)) is not None]
+    runs = [run for importer, paths in _by_importer(found) for run in _read_together(importer, paths)]
+    runs = _without_repeats(runs)
     if not runs:
         raise FormatError.because(f"{folder.name}: no result file in this folder; known formats: {_known()}")
     return runs
+
+
+def _find_in_folder(path: Path) -> Importer | None:
+    """The importer of a file in a folder; raises `FormatError` for one that is not even complete JSON."""
+    importer = _find(path)
+    if importer is None and path.suffix.lower().startswith((".json", ".ndjson")) and json_fault(path):
+        raise _unknown(path)
+    return importer
+
+
+def _by_importer(found: Sequence[tuple[Importer, Path]]) -> list[tuple[Importer, list[Path]]]:
+    """Files in order of name; those of an importer that reads a folder's files together stand at the first of them."""
+    groups: list[tuple[Importer, list[Path]]] = []
+    for importer, path in found:
+        group = next((paths for other, paths in groups if other is importer), None)
+        if group is not None and hasattr(importer, "read_together"):
+            group.append(path)
+        else:
+            groups.append((importer, [path]))
+    return groups
+
+
+def _read_together(importer: Importer, paths: list[Path]) -> list[Run]:
+    together = getattr(importer, "read_together", None)
+    if together is not None:
+        runs: list[Run] = together(paths)
+        return runs
+    return [run for path in paths for run in importer.read(path)]
+
+
+def _without_repeats(runs: list[Run]) -> list[Run]:
+    """Without the runs that only state again what another run of the folder states: a report converted from it."""
+    kept: list[Run] = []
+    for run in sorted(runs, key=lambda run: (-run.requests.height, -len(run.meta.stated))):
+        original = next((other for other in kept if not run.requests.height and _repeats(run, other)), None)
+        if original is None:
+            kept.append(run)
+        else:
+            original.meta.notes.append(f"stated again in {run.meta.source}, which is left out")
+    return [run for run in runs if any(run is other for other in kept)]
+
+
+def _repeats(run: Run, other: Run) -> bool:
+    """Whether both state the same mean TTFT and E2E to the last digits, which two runs of different requests do not."""
+    pairs = [(run.meta.stated.get(path), other.meta.stated.get(path)) for path in ("ttft_s.mean", "e2e_s.mean")]
+    same_file = run.meta.source == other.meta.source
+    return not same_file and all(a is not None and b is not None and isclose(a, b, rel_tol=1e-9) for a, b in pairs)
 
 
 def _load_file(path: Path) -> list[Run]:

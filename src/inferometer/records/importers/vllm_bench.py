@@ -8,6 +8,8 @@ files: at its last token). Without, it has the aggregates alone. Either way what
 Missing is not zero: a request without a first token (``ttfts`` 0) has a null one. In a file older than ``start_times``
 each request is on its own clock (`OWN_CLOCK`). The gaps of versions that list the TTFT among them (vllm#7242) are put
 right. ``max_concurrent_requests`` counts by buckets of a second (vllm#56653) and is kept under that name only.
+
+What our own exporter adds is read back: ``exported_by``, and null for a count that is not known.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ import numpy as np
 import numpy.typing as npt
 
 from inferometer.errors import FormatError
-from inferometer.records.importers.files import decode_documents, in_file, read_bytes, refuse, source_fields
+from inferometer.records.importers.files import (
+    in_file,
+    is_number,
+    last_line,
+    read_documents,
+    refuse,
+    shaped,
+    source_fields,
+)
 from inferometer.records.run import OWN_CLOCK, Run, RunMeta, TokenTimes, make_run
 
 EXPECTED = "the result of `vllm bench serve --save-result` (JSON, or one object a line)"
@@ -67,28 +77,29 @@ Times = npt.NDArray[np.float64]
 class Result(msgspec.Struct, kw_only=True):
     """The keys that are read, but for the statistics; all others are the user's metadata."""
 
-    duration: float
-    completed: int
-    total_input_tokens: int
-    total_output_tokens: int
-    request_throughput: float
-    output_throughput: float
-    total_token_throughput: float
-    num_prompts: int
+    duration: float | None
+    completed: int | None
+    total_input_tokens: int | None
+    total_output_tokens: int | None
+    request_throughput: float | None
+    output_throughput: float | None
+    total_token_throughput: float | None
+    num_prompts: int | None
     date: str = ""
     model_id: str | None = None
     request_rate: float | str | None = None
     max_concurrency: int | None = None
-    input_lens: list[int] | None = None
-    output_lens: list[int] | None = None
+    input_lens: list[int | None] | None = None
+    output_lens: list[int | None] | None = None
     ttfts: list[float] | None = None
     itls: list[list[float]] | None = None
     start_times: list[float] | None = None
     latencies: list[float] | None = None
-    queue_times: list[float] | None = None
+    queue_times: list[float | None] | None = None
     errors: list[str | None] | None = None
     generated_texts: list[Any] | None = None
     rtfx: float | None = None
+    exported_by: str | None = None
 
 
 def sniff(path: Path) -> bool:
@@ -102,24 +113,18 @@ def sniff(path: Path) -> bool:
 
 def read(path: Path) -> list[Run]:
     """One run an object. Raises `FormatError` for a truncated file, a missing key, or arrays that do not match."""
-    try:
-        documents = decode_documents(read_bytes(path))
-    except ValueError as why:
-        refuse(path, f"not complete JSON ({why})", EXPECTED)
+    documents = read_documents(path, EXPECTED)
     results = [item for document in documents for item in (document if isinstance(document, list) else [document])]
     several = len(results) > 1
     return [_run(path, raw, f"{path.stem}-{i}" if several else path.stem) for i, raw in enumerate(results, 1)]
 
 
 def _run(path: Path, raw: Any, name: str) -> Run:
-    try:
-        result = msgspec.convert(raw, Result)
-    except msgspec.ValidationError as why:
-        refuse(path, str(why), EXPECTED)
+    result = shaped(path, raw, Result, EXPECTED)
     meta = in_file(path, lambda: _meta(path, raw, result, name))
     if not (result.ttfts and result.output_lens):
         return make_run(meta)
-    return in_file(path, lambda: _detailed(path, result, meta))
+    return in_file(path, lambda: detailed(path, result, meta))
 
 
 def _meta(path: Path, raw: dict[str, Any], result: Result, name: str) -> RunMeta:
@@ -127,10 +132,10 @@ def _meta(path: Path, raw: dict[str, Any], result: Result, name: str) -> RunMeta
         kind="imported",
         name=name,
         tool="vllm bench serve",
-        created=_iso(result.date),
+        created=iso(result.date),
         model=result.model_id,
         concurrency=result.max_concurrency,
-        request_rate_per_s=_rate(result.request_rate),
+        request_rate_per_s=rate(result.request_rate),
         duration_s=result.duration,
         workload=_workload(raw),
         stated=_stated(raw),
@@ -138,7 +143,7 @@ def _meta(path: Path, raw: dict[str, Any], result: Result, name: str) -> RunMeta
     )
 
 
-def _iso(date: str) -> str:
+def iso(date: str) -> str:
     """``20261129-121710`` in ISO 8601 (the client's local time, no zone stated); any other form as it is."""
     try:
         return datetime.strptime(date, "%Y%m%d-%H%M%S").isoformat()
@@ -146,12 +151,12 @@ def _iso(date: str) -> str:
         return date
 
 
-def _rate(rate: float | str | None) -> float | None:
+def rate(given: float | str | None) -> float | None:
     """Requests per second, or None for "inf": as fast as the concurrency lets."""
     try:
-        value = float(rate) if rate is not None else math.inf
-    except ValueError:
-        raise FormatError("request_rate", rate, 'a number or "inf"') from None
+        value = float(given) if given is not None else math.inf
+    except (ValueError, TypeError):
+        raise FormatError("request_rate", given, 'a number or "inf"') from None
     return value if math.isfinite(value) else None
 
 
@@ -164,27 +169,22 @@ def _workload(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stated(raw: dict[str, Any]) -> dict[str, float]:
-    stated = {path: raw[key] for key, path in STATED.items() if _is_number(raw.get(key))}
+    stated = {path: raw[key] for key, path in STATED.items() if is_number(raw.get(key))}
     for key, value in raw.items():
         match = STAT_KEY.fullmatch(key)
-        if match and match[2] in STATS and _is_number(value):
+        if match and match[2] in STATS and is_number(value):
             stated[f"{STATS[match[2]]}.{'p50' if match[1] == 'median' else match[1]}"] = value / 1000
     return {path: float(value) for path, value in stated.items()}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _detailed(path: Path, result: Result, meta: RunMeta) -> Run:
-    """The run with its requests."""
+def detailed(path: Path, result: Result, meta: RunMeta) -> Run:
+    """The run with its requests. Raises `FormatError` where the detail arrays do not match."""
     lengths = {name: len(v) for name in _ARRAYS if (v := getattr(result, name)) is not None}
     if len(set(lengths.values())) > 1:
         refuse(path, f"detail arrays of different lengths ({lengths})", EXPECTED)
     sent = _sent(result, meta)
     first, events, counts = _token_events(result, sent)
-    last = np.full(sent.size, np.nan)
-    last[counts > 0] = events[np.cumsum(counts)[counts > 0] - 1]
+    last = _last(result, first, events, counts)
     columns = {
         "scheduled_s": _scheduled(result, meta, sent),
         "sent_s": sent,
@@ -203,6 +203,20 @@ def _detailed(path: Path, result: Result, meta: RunMeta) -> Run:
 _ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "latencies", "queue_times", "errors")
 
 
+def _last(result: Result, first: Times, events: Times, counts: npt.NDArray[np.int64]) -> Times:
+    """Each request's last token event; of a file without gaps only that of a single token is known."""
+    if result.itls is None:
+        return np.where(_lengths(result) == 1, first, np.nan)
+    last = np.full(first.size, np.nan)
+    last[counts > 0] = events[np.cumsum(counts)[counts > 0] - 1]
+    return last
+
+
+def _lengths(result: Result) -> Times:
+    """Output tokens, NaN where unknown."""
+    return np.array(result.output_lens, dtype=np.float64)
+
+
 def _sent(result: Result, meta: RunMeta) -> Times:
     """Send times from the first; zeros, and the run marked so, where the file has no start times."""
     assert result.ttfts is not None
@@ -215,15 +229,16 @@ def _sent(result: Result, meta: RunMeta) -> Times:
 
 def _scheduled(result: Result, meta: RunMeta, sent: Times) -> Times | None:
     """When an open loop meant to send. A closed loop has no schedule: its queue times say nothing about a request."""
-    if meta.request_rate_per_s is None or not result.queue_times:
+    told = meta.request_rate_per_s is not None or result.exported_by is not None
+    if not (told and result.queue_times):
         return None
-    return np.asarray(sent - np.array(result.queue_times))
+    return np.asarray(sent - np.array(result.queue_times, dtype=np.float64))
 
 
 def _token_events(result: Result, sent: Times) -> tuple[Times, Times, npt.NDArray[np.int64]]:
     """First token (NaN where none came), the times of all token events in one array, and how many each request has."""
     ttft = np.array(result.ttfts)
-    first = np.where((ttft > 0) & (np.array(result.output_lens) > 0), sent + ttft, np.nan)
+    first = np.where((ttft > 0) & (_lengths(result) != 0), sent + ttft, np.nan)
     itls: list[list[float]] = result.itls or [[]] * ttft.size
     events = [
         first[i] + np.concatenate(([0.0], np.cumsum(_gaps(result, i, gaps)))) if first[i] == first[i] else np.empty(0)
@@ -251,15 +266,10 @@ def _ends(result: Result, sent: Times, last: Times) -> Times:
 def _errors(result: Result) -> list[str | None]:
     """The last line of each error; a request without output that the file does not count as completed has one too."""
     assert result.output_lens is not None
-    told = [_last_line(error) for error in result.errors or [None] * len(result.output_lens)]
+    told = [last_line(error) for error in result.errors or [None] * len(result.output_lens)]
     silent = [i for i, n in enumerate(result.output_lens) if n == 0 and told[i] is None]
     completed = sum(error is None for error in told)
-    if silent and completed - result.completed == len(silent):
+    if silent and result.completed is not None and completed - result.completed == len(silent):
         for i in silent:
             told[i] = "no output, not counted as completed"
     return told
-
-
-def _last_line(error: str | None) -> str | None:
-    lines = (error or "").strip().splitlines()
-    return lines[-1][:300] if lines else None
