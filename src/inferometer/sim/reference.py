@@ -64,6 +64,10 @@ class Arrivals:
             self.all[self.issued].arrival = now + self.rules.think
             self.issued += 1
 
+    def first(self) -> int:
+        """When the next one arrives."""
+        return self.all[self.next].arrival
+
     def until(self, now: int) -> Iterator[Request]:
         """Take what has arrived by ``now``."""
         while self.next < self.issued and self.all[self.next].arrival <= now:
@@ -129,15 +133,9 @@ class VllmV1:
         """Step until every request has ended."""
         while self.arrivals.next < len(self.requests) or self.waiting or self.running:
             self.see()
-            before = self.preemptions
-            scheduled, budget = self.schedule_running()
-            if self.preemptions == before:
-                scheduled += self.schedule_waiting(budget)
+            scheduled = self.plan()
             self.step(scheduled)
-            self.release()
-            self.settle(scheduled)
-            if not self.rules.async_scheduling:
-                self.release()
+            self.complete(scheduled)
         return Outcome(self.requests, self.sampler.rows, self.steps, self.preemptions)
 
     def see(self) -> None:
@@ -145,10 +143,25 @@ class VllmV1:
         if not self.running:
             self.release()
             if not self.waiting and not self.arrivals.count(self.now // SUBTICKS):
-                self.now = self.requests[self.arrivals.next].arrival * SUBTICKS
+                self.now = self.arrivals.first() * SUBTICKS
                 self.sampler.hold(self.now // SUBTICKS, 0, 0, 0, self.preemptions)
             self.seen = self.now
         self.waiting.extend(self.arrivals.until(self.seen // SUBTICKS))
+
+    def plan(self) -> list[Request]:
+        """Choose the next batch: who runs first, then who waits, unless somebody was preempted."""
+        before = self.preemptions
+        scheduled, budget = self.schedule_running()
+        if self.preemptions == before:
+            scheduled += self.schedule_waiting(budget)
+        return scheduled
+
+    def complete(self, scheduled: list[Request]) -> None:
+        """The batch has run: free what had ended before it, and what ended in it unless the lag holds that back."""
+        self.release()
+        self.settle(scheduled)
+        if not self.rules.async_scheduling:
+            self.release()
 
     def schedule_running(self) -> tuple[list[Request], int]:
         """Part A: running requests take tokens and blocks, in order of admission; also returns the budget left."""
