@@ -5,6 +5,7 @@
     .inferometer/
         index.sqlite3
         runs/<id>/meta.json requests.parquet server.parquet token_times.parquet
+        running/<id>/...   the journal of a benchmark in progress, or of one that was killed (`inferometer.journal`)
 
 The folders are the truth; the index can be made again from them (`Store.reindex`). A run is written to a temporary
 folder and renamed, so that it is there as a whole or not at all.
@@ -26,11 +27,13 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from inferometer import journal
 from inferometer.errors import FormatError, InputError, UnknownNameError
 from inferometer.records.run import Run, RunMeta, TokenTimes, content_id, make_run
 
 Rows = list[dict[str, Any]]
 Paths = list[Path]
+Ids = list[str]
 
 ENVIRONMENT = "INFEROMETER_STORE"
 DEFAULT_FOLDER = ".inferometer"
@@ -83,6 +86,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = store_path(path)
         self.runs = self.path / "runs"
+        self.running = self.path / "running"
 
     def save(self, run: Run) -> str:
         """Keep a run and return its id: ``meta.id``, else from its content. Saving the same run again changes nothing.
@@ -128,6 +132,22 @@ class Store:
             db.execute("DELETE FROM runs WHERE id = ?", (folder.name,))
         shutil.rmtree(doomed)
         return folder.name
+
+    def recover(self) -> Ids:
+        """Take in what killed benchmarks had measured, each as a run named partial; returns their ids.
+
+        A journal that cannot be read, or holds no request, is left where it is.
+        """
+        recovered = []
+        for folder in journal.abandoned(self.running):
+            try:
+                run = journal.read_journal(folder)
+            except InputError:
+                continue
+            if run.requests.height:
+                recovered.append(self.save(run))
+                shutil.rmtree(folder, ignore_errors=True)
+        return recovered
 
     def reindex(self) -> int:
         """Make the index again from the folders; returns how many runs there are.

@@ -24,7 +24,9 @@ def import_(
 ) -> int:
     """Read benchmark results and keep them as runs.
 
-    Formats: vllm bench serve JSON, request tables and sweep tables in CSV or JSON lines.
+    Formats: vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf, GenAI-Perf, inference-perf,
+    InferenceX, llm-d benchmark reports, request tables and sweep tables (CSV, JSON lines),
+    server logs, saved /metrics pages.
 
     Parameters
     ----------

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from inferometer.cli.options import Output, Storage
 from inferometer.cli.output import print_json, run_dict, writing
 
+if TYPE_CHECKING:
+    from inferometer.store import Store
+
 EXAMPLES = """Examples:
   inferometer runs
   inferometer runs list --kind simulated --arm base
   inferometer runs show 3f2a9c --json
+  inferometer runs export 3f2a9c --format llmd-report --output report.yaml
   inferometer runs delete 3f2a9c
 """
 Filter = Annotated[str | None, Parameter(help="Only runs of exactly this.")]
 RunId = Annotated[str, Parameter(help="A run's id, or the start of it.")]
 
-app = App(name="runs", help="List what the store holds; show or delete a run.", help_epilogue=EXAMPLES, sort_key=5)
+app = App(
+    name="runs", help="List what the store holds; show, export or delete a run.", help_epilogue=EXAMPLES, sort_key=5
+)
 
 
 @app.default
@@ -34,13 +42,12 @@ def list_(
     """List what the store holds, oldest first."""
     from inferometer.errors import InputError
     from inferometer.report import terminal
-    from inferometer.store import Store
 
     if kind not in (None, "simulated", "measured", "imported"):
         raise InputError("--kind", kind, "simulated, measured or imported")
     wanted = {"kind": kind, "model": model, "chip": chip, "arm": arm}
     filters: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-    store = Store(storage.store)
+    store = _opened(storage)
     rows = store.list(**filters)
     console = terminal.make_console()
     if output.json:
@@ -63,9 +70,8 @@ app.command(list_, name="list")
 def show(run: RunId, /, *, output: Output = Output(), storage: Storage = Storage()) -> int:  # noqa: B008
     """Show one run: what it was, its rates, and how its latencies are distributed."""
     from inferometer.report import terminal
-    from inferometer.store import Store
 
-    found = Store(storage.store).load(run)
+    found = _opened(storage).load(run)
     if output.json:
         print_json({"schema": "inferometer/run/1", **run_dict(found)})
     elif output.quiet:
@@ -75,15 +81,45 @@ def show(run: RunId, /, *, output: Output = Output(), storage: Storage = Storage
     return 0
 
 
+@app.command(name="export")
+def export(
+    run: RunId,
+    /,
+    *,
+    format: Annotated[
+        Literal["vllm-bench", "llmd-report"],
+        Parameter(help="vllm-bench: vllm bench serve's JSON; llmd-report: an llm-d benchmark report in YAML."),
+    ],
+    to: Annotated[
+        Path | None, Parameter(name="--output", help="File to write; else it goes to standard output.")
+    ] = None,
+    output: Output = Output(),  # noqa: B008
+    storage: Storage = Storage(),  # noqa: B008
+) -> int:
+    """Write one run in another tool's format. What the format cannot hold is left out."""
+    from inferometer.records import exporters
+
+    found = _opened(storage).load(run)
+    content = exporters.export(found, format, to)
+    if to is None and output.json:
+        print_json(exporters.to_llmd_report(found) if format == "llmd-report" else exporters.to_vllm_bench(found))
+    elif to is None:
+        print(content, end="")
+    elif output.json:
+        print_json({"schema": "inferometer/exported/1", "id": found.id, "format": format, "file": str(to)})
+    else:
+        print(to if output.quiet else f"Wrote {found.id} to {to}.")
+    return 0
+
+
 @app.command(name="delete")
 def delete(*runs: RunId, output: Output = Output(), storage: Storage = Storage()) -> int:  # noqa: B008
     """Delete runs of the store, folder and index row."""
     from inferometer.errors import InputError
-    from inferometer.store import Store
 
     if not runs:
         raise InputError.because("nothing to delete: give the id of a run")
-    store = Store(storage.store)
+    store = _opened(storage)
     with writing(store):
         deleted = [store.delete(run) for run in runs]
     if output.json:
@@ -91,3 +127,16 @@ def delete(*runs: RunId, output: Output = Output(), storage: Storage = Storage()
     else:
         print("\n".join(each if output.quiet else f"Deleted {each}." for each in deleted))
     return 0
+
+
+def _opened(storage: Storage) -> Store:
+    """The store, with what killed benchmarks had measured taken in; that is said on standard error."""
+    from inferometer.store import Store
+
+    store = Store(storage.store)
+    with writing(store):
+        taken = store.recover()
+    if taken:
+        what = "benchmark" if len(taken) == 1 else "benchmarks"
+        print(f"took in {len(taken)} interrupted {what}: {', '.join(taken)}", file=sys.stderr)
+    return store

@@ -1,0 +1,137 @@
+"""The worker processes of one point: started, told when to begin and stop, listened to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from inferometer.benchmark.job import Command, Job, Pulse, Ready, Report, Said
+from inferometer.errors import InputError
+
+READY_TIMEOUT_S = 60.0
+"""A worker that is not ready by then will not be: importing and opening its connections takes well under a second."""
+
+_SAID = msgspec.json.Decoder(Said)
+
+
+class Hand(msgspec.Struct, kw_only=True, eq=False):
+    """One worker, and the last it said."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+    """What it wrote on standard error."""
+    ready: asyncio.Event
+    pulse: Pulse | None = None
+    report: Report | None = None
+
+    async def listen(self) -> None:
+        """Take in its lines until it ends."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            with contextlib.suppress(msgspec.DecodeError):  # a stray print of a library is no fault
+                self.heard(_SAID.decode(line))
+        await self.process.wait()
+        self.ready.set()
+
+    def heard(self, said: Said) -> None:
+        """Keep what was said."""
+        if isinstance(said, Ready):
+            self.ready.set()
+        elif isinstance(said, Pulse):
+            self.pulse = said
+        else:
+            self.report = said
+
+    @property
+    def fault(self) -> str | None:
+        """Why it did not do all its work, where it did not."""
+        if self.report is not None:
+            return self.report.fault
+        if self.process.returncode is None:
+            return None
+        last = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.exists() else []
+        return f"a client process ended by itself with status {self.process.returncode}: {(last or ['no word'])[0]}"
+
+
+class Crew:
+    """All workers of a point."""
+
+    def __init__(self, hands: Sequence[Hand]) -> None:
+        self.hands = hands
+        self._listening = [asyncio.create_task(hand.listen()) for hand in hands]
+
+    @classmethod
+    async def start(cls, jobs: Sequence[Job], folder: Path) -> Crew:
+        """Start a process for each job, its files in ``folder``, and wait until all can begin.
+
+        Raises `InputError` where one cannot.
+        """
+        crew = cls([await _started(job, folder) for job in jobs])
+        for hand in crew.hands:
+            try:
+                await asyncio.wait_for(hand.ready.wait(), READY_TIMEOUT_S)
+            except TimeoutError:
+                await crew.dismiss()
+                raise InputError.because(f"a client process is not ready after {READY_TIMEOUT_S:.0f} s") from None
+            if hand.fault:
+                await crew.dismiss()
+                raise InputError.because(hand.fault)
+        return crew
+
+    def tell(self, command: Command) -> None:
+        """Say this to every worker that still lives."""
+        line = msgspec.json.encode(command) + b"\n"
+        for hand in self.hands:
+            if hand.process.returncode is None and hand.process.stdin is not None:
+                hand.process.stdin.write(line)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether all have ended, after at most so long."""
+        pending = [task for task in self._listening if not task.done()]
+        if pending:
+            await asyncio.wait(pending, timeout=timeout_s)
+        return all(task.done() for task in self._listening)
+
+    async def dismiss(self) -> None:
+        """End all that still live."""
+        for hand in self.hands:
+            if hand.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    hand.process.kill()
+        await asyncio.gather(*self._listening, return_exceptions=True)
+
+    @property
+    def pulse(self) -> Pulse:
+        """The sum of what they said last."""
+        pulses = [hand.pulse for hand in self.hands if hand.pulse is not None]
+        names = ("sent", "ended", "failed", "in_flight", "token_events")
+        sums = {name: sum(getattr(pulse, name) for pulse in pulses) for name in names}
+        return Pulse(time_s=max((pulse.time_s for pulse in pulses), default=0.0), **sums)
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong in the workers."""
+        return list(dict.fromkeys(hand.fault for hand in self.hands if hand.fault))
+
+
+async def _started(job: Job, folder: Path) -> Hand:
+    file, log = folder / f"job-{job.worker}.msgpack", folder / f"worker-{job.worker}.log"
+    file.write_bytes(msgspec.msgpack.encode(job))
+    with open(log, "wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "inferometer.benchmark.worker", str(file)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            limit=2**24,  # a report of 100,000 lags is one line
+            # Ctrl-C reaches the coordinator alone, which tells the workers what to do
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    return Hand(process=process, log=log, ready=asyncio.Event())

@@ -1,0 +1,200 @@
+"""Whether a measurement can be trusted: was the client, or anything else but the server, what was measured?
+
+`unfit` lists what spoils a measurement, `remarks` what its reader must know. Both only read the finished run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from inferometer.records.metrics import Summary
+from inferometer.records.run import Run
+
+BUSY = 0.9
+"""A client process that uses more of a core than this has no time left to look at the clock."""
+LATE_S = 0.005
+"""A request sent, or a timer fired, later than this at the 99th percentile shows in a TTFT ..."""
+LATE_SHARE = 0.1
+"""... where it is also more than this share of the median TTFT."""
+IN_FLIGHT_SHARE = 0.1
+"""Client and server may differ by so much in how many requests they hold ..."""
+IN_FLIGHT_LEAST = 2.0
+"""... and by so many: a sample a second catches neither edge."""
+FEW_PER_USER = 3
+"""Fewer requests a user than this measure the start and the end of a run, not the server."""
+WARM = 0.01
+"""Share of prompt tokens from the cache from which a run that did not ask for it says so (vllm PR#53920)."""
+
+
+def unfit(run: Run, summary: Summary) -> list[str]:
+    """Why this measurement should not be trusted; nothing where it can be."""
+    return [found for check in (_busy, _late, _lagging, _throttled) if (found := check(run, summary))]
+
+
+def remarks(run: Run, summary: Summary) -> list[str]:
+    """What whoever reads these figures must know."""
+    return [found for check in _REMARKS if (found := check(run, summary))]
+
+
+def _busy(run: Run, summary: Summary) -> str | None:
+    share = run.meta.client.get("cpu_share", 0.0)
+    if share <= BUSY:
+        return None
+    workers = int(run.meta.client.get("workers", 1))
+    return (
+        f"the client was the bottleneck: its busiest process used {share:.0%} of a core; give it more (workers above "
+        f"{workers}, on cores of their own)"
+    )
+
+
+def _late(run: Run, summary: Summary) -> str | None:
+    late = run.meta.client.get("lateness_s.p99")
+    if late is None or _is_capped(run) or not _matters(late, summary):
+        return None
+    return (
+        f"the client was late: 1 % of the requests were sent more than {late * 1000:.1f} ms after they should have been"
+    )
+
+
+def _lagging(run: Run, summary: Summary) -> str | None:
+    lag = run.meta.client.get("loop_lag_s.p99")
+    if lag is None or not _matters(lag, summary):
+        return None
+    return f"the client's clock stalled: its timers fired {lag * 1000:.1f} ms late at the 99th percentile"
+
+
+def _matters(delay_s: float, summary: Summary) -> bool:
+    ttft = summary.ttft_s.p50
+    return delay_s > LATE_S and (ttft is None or delay_s > LATE_SHARE * ttft)
+
+
+def _is_capped(run: Run) -> bool:
+    """An open loop with a cap is late on purpose."""
+    return run.meta.request_rate_per_s is not None and run.meta.concurrency is not None
+
+
+def _throttled(run: Run, summary: Summary) -> str | None:
+    ours, theirs = _mean_in_flight(run), summary.server_in_flight
+    if ours is None or theirs is None:
+        return None
+    apart = abs(ours - theirs)
+    if apart <= max(IN_FLIGHT_LEAST, IN_FLIGHT_SHARE * ours):
+        return None
+    what = "something between them holds requests back" if theirs < ours else "others use the server too"
+    return f"client and server disagree: {ours:.1f} requests in flight, the server held {theirs:.1f}: {what}"
+
+
+def _mean_in_flight(run: Run) -> float | None:
+    """The client's own, over the time that the server was sampled while anything was in flight."""
+    samples = run.server.filter(pl.col("running").is_not_null())["time_s"]
+    sent, end = (run.requests[name].drop_nulls().to_numpy() for name in ("sent_s", "end_s"))
+    if samples.n_unique() < MIN_SAMPLES or not len(sent) or not len(end):
+        return None
+    start, stop = float(np.min(samples.to_numpy())), float(np.max(samples.to_numpy()))
+    area = np.clip(end, start, stop).sum() - np.clip(sent, start, stop).sum()
+    return float(area / (stop - start)) if stop > start and len(sent) == len(end) else None
+
+
+MIN_SAMPLES = 5
+"""Fewer say nothing of an average."""
+
+
+def _few(run: Run, summary: Summary) -> str | None:
+    users, sent = run.meta.concurrency, summary.requests
+    if users is None or sent is None or sent >= FEW_PER_USER * users or run.meta.request_rate_per_s is not None:
+        return None
+    return (
+        f"{sent} requests of {users} users measure the start and the end of a run: send at least {FEW_PER_USER} a user"
+    )
+
+
+def _failures(run: Run, summary: Summary) -> str | None:
+    errors = run.requests["error"].drop_nulls()
+    if not errors.len():
+        return None
+    kinds = errors.str.extract(r"^(http \d+|[a-z]+)", 1).value_counts(sort=True)
+    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.iter_rows())
+    return f"{errors.len()} of {run.requests.height} requests failed ({listed})"
+
+
+def _short(run: Run, summary: Summary) -> str | None:
+    known = (
+        _answered(run).filter(pl.col("asked_output_tokens").is_not_null()) if _has(run, "asked_output_tokens") else None
+    )
+    if known is None or not known.height:
+        return None
+    short = known.filter(pl.col("output_tokens") < pl.col("asked_output_tokens")).height
+    if not short:
+        return None
+    return f"{short} of {known.height} answers ended before the length asked for: counted as long as they were"
+
+
+def _counted_by_events(run: Run, summary: Summary) -> str | None:
+    if not _has(run, "output_counted_by") or not (_answered(run)["output_counted_by"] == "events").any():
+        return None
+    return "the server gave no usage: output tokens are the stream's chunks, which may hold several each"
+
+
+def _chunks(run: Run, summary: Summary) -> str | None:
+    if summary.itl_name != "chunk gap":
+        return None
+    return "some chunks hold several tokens: gaps are chunk gaps; TPOT counts tokens"
+
+
+def _hidden_reasoning(run: Run, summary: Summary) -> str | None:
+    """Reasoning that is billed and not streamed: the first token seen is not the first token made."""
+    if not _has(run, "reasoning_tokens"):
+        return None
+    answered = _answered(run).filter(pl.col("reasoning_tokens") > 0)
+    hidden = answered.filter(
+        pl.col("first_content_s").is_null() | (pl.col("first_content_s") == pl.col("first_token_s"))
+    )
+    if not hidden.height:
+        return None
+    return (
+        f"{hidden.height} answers hide reasoning tokens: their TTFT is that of the first visible token, not the first"
+    )
+
+
+def _warm(run: Run, summary: Summary) -> str | None:
+    queries, hits = (run.meta.counters.get(f"prefix_cache_{name}") for name in ("queries", "hits"))
+    if run.meta.workload.get("shared_prefix_len") or run.meta.workload.get("kind") == "sessions":
+        return None
+    if not queries or not hits or hits / queries < WARM:
+        return None
+    share = f"{hits / queries:.0%}"
+    return f"{share} of the prompt tokens came from the server's prefix cache, though no sharing was asked for"
+
+
+def _token_counts(run: Run, summary: Summary) -> str | None:
+    """The server's counters against the sums of what it told request by request."""
+    found = []
+    for ours, theirs in (("prompt_tokens", "prompt_tokens"), ("output_tokens", "generation_tokens")):
+        counted = run.meta.counters.get(theirs)
+        told = run.requests[ours].sum() if run.requests[ours].null_count() == 0 else None
+        if counted is not None and told is not None and int(counted) != int(told):
+            found.append(f"{int(counted):,} {theirs.replace('_', ' ')} by its counters, {int(told):,} by its answers")
+    return f"the server does not agree with itself, or others use it: {'; '.join(found)}" if found else None
+
+
+def _has(run: Run, *names: str) -> bool:
+    return all(name in run.requests.columns for name in names)
+
+
+def _answered(run: Run) -> pl.DataFrame:
+    return run.requests.filter(pl.col("error").is_null())
+
+
+_REMARKS: tuple[Any, ...] = (
+    _failures,
+    _few,
+    _short,
+    _counted_by_events,
+    _chunks,
+    _hidden_reasoning,
+    _warm,
+    _token_counts,
+)

@@ -1,0 +1,220 @@
+"""The journal of a benchmark in progress: what has been measured is on disk at once, so a killed run can be read.
+
+::
+
+    .inferometer/running/<id>/
+        lock               held by the coordinator while it lives
+        meta.json          the run's meta as far as it is known
+        requests-0.jsonl   one `Ended` a line, a file a worker, written as each request ends
+        metrics.prom       the server's /metrics pages as they came, each after a line "# ts UNIX PERF_COUNTER"
+
+A line that a kill or a full disk tore is passed over, and said so in the run's notes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+import numpy as np
+
+from inferometer.errors import FormatError, InputError
+from inferometer.records import prometheus
+from inferometer.records.run import MEASURED_SCHEMA, REQUEST_SCHEMA, Run, RunMeta, TokenTimes, make_run
+
+
+class Ended(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One request, as it ended: a line of the journal. Names are those of `Run.requests`."""
+
+    index: int
+    worker: int = 0
+    session: int | None = None
+    scheduled_s: float | None = None
+    sent_s: float | None = None
+    first_byte_s: float | None = None
+    first_token_s: float | None = None
+    first_content_s: float | None = None
+    last_token_s: float | None = None
+    end_s: float | None = None
+    prompt_tokens: int | None = None
+    """The server's own count; None where it gave none."""
+    output_tokens: int | None = None
+    """The server's own count; where it gave none, the number of token events."""
+    output_counted_by: Literal["usage", "events"] = "usage"
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    asked_prompt_tokens: int | None = None
+    asked_output_tokens: int | None = None
+    token_events: int = 0
+    finish_reason: str | None = None
+    http_status: int | None = None
+    error: str | None = None
+    """``CLASS: detail``, CLASS one of `ERROR_CLASSES`; None for a request that completed."""
+    retry_after_s: float | None = None
+    times_s: list[float] = []
+    """When each token event came."""
+
+
+ERROR_CLASSES = (
+    "connect",  # no connection: refused, unreachable, name not found, TLS
+    "timeout",  # of connecting, of the whole, or between two pieces
+    "reset",  # the connection broke before the answer began
+    "cut",  # the answer began and did not end
+    "http",  # "http 503: ..."
+    "stream",  # the server reported an error inside the stream
+    "malformed",  # not HTTP, not SSE or not the JSON of the protocol
+    "cancelled",  # given up by the client: interrupted, or the drain took too long
+)
+"""What an error begins with."""
+
+PAGES = "metrics.prom"
+_PAGE = re.compile(r"^# ts ([0-9.]+) ([0-9.]+)\n", re.MULTILINE)
+
+_COLUMNS = tuple(name for name in (*REQUEST_SCHEMA, *MEASURED_SCHEMA) if name in Ended.__struct_fields__)
+
+
+class Journal:
+    """One benchmark's folder under ``running``; its lock is held until `close` or the end of the process."""
+
+    def __init__(self, folder: Path, lock: IO[bytes]) -> None:
+        self.folder, self._lock = folder, lock
+
+    @classmethod
+    def create(cls, root: Path, meta: RunMeta) -> Journal:
+        """A new folder in ``root`` of the name ``meta.id``. Raises `InputError` where it is there or cannot be made."""
+        folder = root / meta.id
+        try:
+            folder.mkdir(parents=True)
+            lock = open(folder / "lock", "wb")  # noqa: SIM115  (held for the journal's life)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileExistsError:
+            raise InputError("id", meta.id, "an id that no other benchmark has") from None
+        except OSError as why:
+            raise InputError.because(f"cannot write the journal at {folder}: {why.strerror}") from why
+        journal = cls(folder, lock)
+        journal.write_meta(meta)
+        return journal
+
+    def requests(self, worker: int) -> Path:
+        """The file that this worker appends its `Ended` lines to."""
+        return self.folder / f"requests-{worker}.jsonl"
+
+    @property
+    def pages(self) -> Path:
+        """The file of the server's /metrics pages."""
+        return self.folder / PAGES
+
+    def write_meta(self, meta: RunMeta) -> None:
+        """Replace ``meta.json`` as a whole."""
+        temporary = self.folder / "meta.json.new"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
+        temporary.replace(self.folder / "meta.json")
+
+    def close(self, *, remove: bool) -> None:
+        """Let go of the folder, and remove it once its run is kept elsewhere."""
+        self._lock.close()
+        if remove:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def abandoned(root: Path) -> list[Path]:
+    """The journals in ``root`` whose coordinator is gone, oldest first."""
+    folders = [folder for folder in root.iterdir() if (folder / "meta.json").is_file()] if root.is_dir() else []
+    return sorted((f for f in folders if not _held(f)), key=lambda f: (f.stat().st_mtime_ns, f.name))
+
+
+def _held(folder: Path) -> bool:
+    try:
+        with open(folder / "lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def read_journal(folder: Path, meta: RunMeta | None = None) -> Run:
+    """The run in a journal: every request on disk, in order of its number, and the server's pages.
+
+    ``meta`` None: as the journal has it. Counters are the differences between the first page and the last.
+
+    Raises `FormatError` for a folder without a readable ``meta.json``.
+    """
+    meta = meta or _read_meta(folder)
+    notes: list[str] = []
+    ended = read_ended(sorted(folder.glob("requests-*.jsonl")), notes)
+    ended.sort(key=lambda each: each.index)
+    samples, counters = _server(folder / PAGES, meta, notes)
+    counters = {**meta.counters, **counters}
+    meta = msgspec.structs.replace(meta, notes=[*meta.notes, *notes], counters=counters)
+    return make_run(meta, columns(ended), samples, token_times(ended))
+
+
+def _server(file: Path, meta: RunMeta, notes: list[str]) -> tuple[dict[str, Any] | None, dict[str, float]]:
+    """The pages as columns of `Run.server` on the run's clock, and what the counters counted between first and last."""
+    pages = read_pages(file)
+    if not pages or meta.started_unix_s is None:
+        return None, {}
+    start = meta.client.get("started_perf_counter_s")
+    clock = [(unix - meta.started_unix_s if start is None else perf - start, text) for unix, perf, text in pages]
+    table, found = prometheus.server_table(clock)
+    notes += found
+    first, last = prometheus.parse_page(pages[0][2]), prometheus.parse_page(pages[-1][2])
+    return table, prometheus.deltas(first, last) if len(pages) > 1 else {}
+
+
+def read_pages(file: Path) -> list[tuple[float, float, str]]:
+    """The pages of a file of them: when each came, in seconds since 1970 and on `time.perf_counter`, and its text.
+
+    A last page without its end is passed over.
+    """
+    if not file.exists():
+        return []
+    parts = _PAGE.split(file.read_text(errors="replace"))[1:]
+    return [
+        (float(unix), float(perf), text)
+        for unix, perf, text in zip(*[iter(parts)] * 3, strict=True)
+        if text.endswith("\n")
+    ]
+
+
+def read_ended(files: Iterable[Path], notes: list[str]) -> list[Ended]:
+    """The lines of these files; torn ones are passed over and counted in ``notes``."""
+    decoder, ended, torn = msgspec.json.Decoder(Ended), [], 0
+    for file in files:
+        for line in file.read_bytes().split(b"\n"):
+            if not line.strip():
+                continue
+            try:
+                ended.append(decoder.decode(line))
+            except msgspec.DecodeError:
+                torn += 1
+    if torn:
+        notes.append(f"{torn} torn line{'s' * (torn > 1)} of the journal passed over")
+    return ended
+
+
+def columns(ended: Sequence[Ended]) -> dict[str, list[Any]]:
+    """The columns of `Run.requests`: the schema's, and of the measured ones those that hold anything."""
+    found = {name: [getattr(each, name) for each in ended] for name in _COLUMNS}
+    return {n: v for n, v in found.items() if n in REQUEST_SCHEMA or any(x is not None for x in v)}
+
+
+def token_times(ended: Sequence[Ended]) -> TokenTimes:
+    """The token events of all requests as one ragged pair."""
+    counts = [len(each.times_s) for each in ended]
+    times = np.fromiter((t for each in ended for t in each.times_s), dtype=np.float64, count=sum(counts))
+    return TokenTimes(np.concatenate(([0], np.cumsum(counts, dtype=np.int64))), times)
+
+
+def _read_meta(folder: Path) -> RunMeta:
+    try:
+        return msgspec.json.decode((folder / "meta.json").read_bytes(), type=RunMeta)
+    except (OSError, msgspec.DecodeError) as why:
+        raise FormatError.because(f"journal {folder.name}: meta.json cannot be read ({why})") from why
