@@ -7,7 +7,8 @@ Read these files first, in this order:
 3. ``steptime/memory.py`` and ``steptime/costs.py``: what fits, and what one engine step costs.
 4. ``sim/reference.py``: the scheduler's rules in plain Python; ``sim/core.py`` is the same, compiled.
 5. ``records/run.py`` and ``records/metrics.py``: what a simulation, a benchmark or a file turns into.
-6. ``scoring/score.py``: a prediction beside a measurement.
+6. ``benchmark/bench.py`` and ``benchmark/point.py``: a server measured, from its address to a run.
+7. ``scoring/score.py``: a prediction beside a measurement.
 
 The public names are those of ``__all__``. Each is imported when first used, so ``import inferometer`` costs nothing.
 
@@ -22,6 +23,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inferometer.benchmark.bench import bench
+    from inferometer.benchmark.search import bench_search
+    from inferometer.benchmark.sweep import bench_sweep
     from inferometer.errors import InferometerError, InputError
     from inferometer.prediction.predict import Prediction, predict
     from inferometer.records.importers import load
@@ -58,6 +62,9 @@ __all__ = [
     "Study",
     "Summary",
     "Workload",
+    "bench",
+    "bench_search",
+    "bench_sweep",
     "chip",
     "load",
     "load_study",
@@ -87,6 +94,9 @@ _HOME = {
     "Study": "specs.study",
     "Summary": "records.metrics",
     "Workload": "specs.workload",
+    "bench": "benchmark.bench",
+    "bench_search": "benchmark.search",
+    "bench_sweep": "benchmark.sweep",
     "chip": "specs.chip",
     "load": "records.importers",
     "load_study": "specs.study",

@@ -39,7 +39,7 @@ tpot_ms = 50
 """
 LENGTHS = ["--prompt-tokens", "256", "--output-tokens", "16"]
 FLAGS = ["--model", "Qwen/Qwen3-8B", "--chip", "a100-sxm4-80gb", "--concurrency", "1,2", *LENGTHS]
-COMMANDS = ("predict", "simulate", "score", "import", "runs", "catalog", "demo")
+COMMANDS = ("predict", "simulate", "bench", "score", "import", "emulate", "runs", "catalog", "demo")
 
 
 class Ran(NamedTuple):
@@ -514,7 +514,7 @@ def test_catalog_shows_each_figure_with_its_source(run: Any):
     assert re.search(r"gpu_memory_utilization from 0.20 +0.92", run("catalog", "engines", "vllm").out)
 
 
-def test_demo(run: Any):
+def test_demo(run: Any, monkeypatch: pytest.MonkeyPatch):
     start = time.perf_counter()
     ran = run("demo")
     assert time.perf_counter() - start < 60
@@ -522,8 +522,16 @@ def test_demo(run: Any):
     assert "It fits" in ran.out
     assert "measured  p99 640 tok/s at C=8, p50 1,760 tok/s at C=32" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 100
+    assert "The emulator's timing is the simulator's own." in ran.out
+    assert ran.out.count("●") > 8, "no pictures"
+    # the same again on a study of half a second
+    monkeypatch.setattr("inferometer.cli.demo.STUDY", "study.toml")
     document = run("demo", "--json").json
     assert {row["concurrency"] for row in document["score"]["rows"]} == {*founding_sweep.SWEEP, None}
+    loop = document["loop"]
+    assert [(each["kind"], each["concurrency"]) for each in loop["runs"]] == [("measured", 1), ("measured", 2)]
+    assert {row["concurrency"] for row in loop["score"]["rows"]} >= {1, 2}
+    assert all(each["summary"]["failed"] == 0 for each in loop["runs"])
     assert len(run("demo", "--quiet").out.splitlines()) == 1
 
 

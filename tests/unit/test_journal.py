@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from inferometer.errors import FormatError, InputError
-from inferometer.journal import Ended, Journal, abandoned, read_journal, read_pages
+from inferometer.journal import Journal, abandoned, read_journal, read_pages
+from inferometer.records.ended import Ended
 from inferometer.records.run import RunMeta
 from inferometer.store import Store
 

@@ -73,9 +73,10 @@ def bench(
         InputError: an option, url or workload that is not allowed; a server that cannot be reached, does not serve the
             model, or refuses the kind of request.
 
-    >>> bench("http://127.0.0.1:9", Workload.closed_loop(concurrency=1), store=False)
+    >>> bench("http://127.0.0.1:9", Workload.closed_loop(concurrency=1), store=False)  # where nobody listens
     Traceback (most recent call last):
-    inferometer.errors.InputError: http://127.0.0.1:9/v1: cannot be reached (connection refused)
+    inferometer.errors.InputError: url: 'http://127.0.0.1:9/v1' is not allowed; give the address of a running server \
+(Connection refused)
     """
     return Bench(url, model, endpoint, metrics_url, server_log, watch, options).point(workload)
 
@@ -185,6 +186,8 @@ class Bench:
             seed=seed,
             model=server.model,
             chip=self.options.chip,
+            arm=self.options.arm,
+            slo=self.options.slo,
             workload={**workload.describe(), "endpoint": self.endpoint, **self._sent()},
             concurrency=workload.concurrency or cap,
             request_rate_per_s=workload.rate_per_s or _rate_of_arrivals(workload),

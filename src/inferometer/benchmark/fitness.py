@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from inferometer.records.metrics import Summary
+from inferometer.records.metrics import Summary, in_flight
 from inferometer.records.run import Run
 
 BUSY = 0.9
@@ -77,29 +76,15 @@ def _is_capped(run: Run) -> bool:
 
 
 def _throttled(run: Run, summary: Summary) -> str | None:
-    ours, theirs = _mean_in_flight(run), summary.server_in_flight
-    if ours is None or theirs is None:
+    found = in_flight(run)
+    if found is None:
         return None
+    ours, theirs = found
     apart = abs(ours - theirs)
     if apart <= max(IN_FLIGHT_LEAST, IN_FLIGHT_SHARE * ours):
         return None
     what = "something between them holds requests back" if theirs < ours else "others use the server too"
     return f"client and server disagree: {ours:.1f} requests in flight, the server held {theirs:.1f}: {what}"
-
-
-def _mean_in_flight(run: Run) -> float | None:
-    """The client's own, over the time that the server was sampled while anything was in flight."""
-    samples = run.server.filter(pl.col("running").is_not_null())["time_s"]
-    sent, end = (run.requests[name].drop_nulls().to_numpy() for name in ("sent_s", "end_s"))
-    if samples.n_unique() < MIN_SAMPLES or not len(sent) or not len(end):
-        return None
-    start, stop = float(np.min(samples.to_numpy())), float(np.max(samples.to_numpy()))
-    area = np.clip(end, start, stop).sum() - np.clip(sent, start, stop).sum()
-    return float(area / (stop - start)) if stop > start and len(sent) == len(end) else None
-
-
-MIN_SAMPLES = 5
-"""Fewer say nothing of an average."""
 
 
 def _few(run: Run, summary: Summary) -> str | None:

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from inferometer.journal import ERROR_CLASSES as ERROR_CLASSES
-from inferometer.journal import Ended as Ended
+from inferometer.records.ended import ERROR_CLASSES as ERROR_CLASSES
+from inferometer.records.ended import Ended as Ended
 
 Endpoint = Literal["completions", "chat"]
 

@@ -81,6 +81,10 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Folder to keep the run in; None: ``INFEROMETER_STORE``, else ``.inferometer`` here; False: it is not kept."""
     chip: str | None = None
     """What the server runs on, as a label of the run: nothing is looked up."""
+    arm: str | None = None
+    """The arm of a study that is measured, as a label: what the run is scored against."""
+    slo: dict[str, float] = {}
+    """Limits to record with the run (``ttft_s``, ``tpot_s``, ..., ``attainment``): nothing is judged by them here."""
     name: str = ""
 
 

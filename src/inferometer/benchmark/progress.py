@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inferometer.journal import Ended
+from inferometer.records.ended import Ended
 from inferometer.records.metrics import Summary
 from inferometer.records.run import Run, RunMeta, make_run
 

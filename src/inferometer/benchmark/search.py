@@ -12,10 +12,9 @@ from inferometer.benchmark.bench import Bench
 from inferometer.benchmark.job import Endpoint
 from inferometer.benchmark.progress import Watch
 from inferometer.benchmark.sweep import at_level
-from inferometer.errors import InputError
 from inferometer.records.metrics import wilson_interval
 from inferometer.records.run import Run
-from inferometer.specs.checks import positive, whole
+from inferometer.specs.checks import complaint, positive, whole
 from inferometer.specs.slo import Slo
 from inferometer.specs.workload import Workload
 
@@ -86,9 +85,13 @@ def bench_search(
 
     Raises:
         InputError: as `bench`; an SLO without limits; a workload without a level.
+
+    >>> bench_search("http://127.0.0.1:8000", Workload.open_loop(rate_per_s=1, requests=100), Slo())
+    Traceback (most recent call last):
+    inferometer.errors.InputError: slo: no limit to search for; give ttft_s, tpot_s, itl_s or e2e_s
     """
     if not slo.limits():
-        raise InputError("slo", slo, "at least one limit: ttft_s, tpot_s, itl_s or e2e_s")
+        raise complaint("slo", "no limit to search for; give ttft_s, tpot_s, itl_s or e2e_s")
     positive("resolution", resolution), whole("most_runs", most_runs, 1)
     at_level(workload, workload.concurrency or workload.rate_per_s or 1)
     setup = Bench(url, model, endpoint, metrics_url, server_log, watch, options)

@@ -59,6 +59,10 @@ def bench_sweep(
 
     Raises:
         InputError: as `bench`; no workloads; ``refine`` for workloads that have no level.
+
+    >>> bench_sweep("http://127.0.0.1:8000", [])
+    Traceback (most recent call last):
+    inferometer.errors.InputError: workloads: 0 is not allowed; give at least one workload
     """
     if not workloads:
         raise InputError("workloads", 0, "at least one workload")
@@ -119,7 +123,8 @@ class _Sweep:
             return True
         if run.meta.request_rate_per_s is not None:
             return overloaded(run, summary)
-        best = max((each.summary().output_tok_per_s or 0.0 for each in self.runs), default=0.0)
+        lighter = [each for each in self.runs if (level_of(each) or 0) < (level_of(run) or 0)]
+        best = max((each.summary().output_tok_per_s or 0.0 for each in lighter), default=0.0)
         return (summary.output_tok_per_s or 0.0) < LOST * best
 
     def _between(self, workloads: list[Workload], too_much: bool) -> Iterator[Workload]:

@@ -1,7 +1,8 @@
 """The program: its commands, and what its exit status means.
 
-0 fine; 1 a tolerance was missed or a model does not fit; 2 bad input, with one line on standard error; 130 interrupted;
-141 the reader of standard output left before the end, as a program that SIGPIPE ends has it.
+0 fine; 1 a tolerance was missed, a model does not fit, or a measurement failed or is unfit; 2 bad input, with one line
+on standard error; 130 interrupted; 141 the reader of standard output left before the end, as a program that SIGPIPE
+ends has it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from inferometer import __version__
-from inferometer.cli import catalog, demo, import_, predict, runs, score, simulate
+from inferometer.cli import bench, catalog, demo, emulate, import_, predict, runs, score, simulate
 from inferometer.errors import InferometerError
 
 app = App(
@@ -29,8 +30,10 @@ app = App(
 )
 app.command(predict.predict, sort_key=1, help_epilogue=predict.EXAMPLES)
 app.command(simulate.simulate, sort_key=2, help_epilogue=simulate.EXAMPLES)
+app.command(bench.bench, sort_key=2, help_epilogue=bench.EXAMPLES)
 app.command(score.score, sort_key=3, help_epilogue=score.EXAMPLES)
 app.command(import_.import_, sort_key=4, name="import", help_epilogue=import_.EXAMPLES)
+app.command(emulate.emulate, sort_key=4, help_epilogue=emulate.EXAMPLES)
 app.command(runs.app)
 app.command(catalog.catalog, sort_key=6, help_epilogue=catalog.EXAMPLES)
 app.command(demo.demo, sort_key=7, help_epilogue=demo.EXAMPLES)

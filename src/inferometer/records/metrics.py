@@ -464,7 +464,7 @@ def summarize(run: Run) -> Summary:
         **_counts(each),
         **_distributions(each),
         **_rates(each, run.meta),
-        **_server(run),
+        **_server(run, each),
         littles_law=littles_law(run, each),
         itl_name=each.itl_name,
         preemptions=_preemptions(run),
@@ -664,8 +664,8 @@ def _sampled_in_flight(server: pl.DataFrame, start: float, stop: float) -> float
     return sum(_time_averages(server, "running", start, stop)) + sum(_time_averages(server, "waiting", start, stop))
 
 
-def _server(run: Run) -> dict[str, Any]:
-    span = _sampled_span(run.server)
+def _server(run: Run, each: PerRequest) -> dict[str, Any]:
+    span = _served_span(run, each)
     if span is None:
         return {}
     running, waiting, usage = (_time_averages(run.server, name, *span) for name in ("running", "waiting", "kv_usage"))
@@ -675,6 +675,37 @@ def _server(run: Run) -> dict[str, Any]:
         "kv_usage": sum(usage) / len(usage) if usage else None,
         "server_in_flight": sum(running) + sum(waiting),
     }
+
+
+def in_flight(run: Run) -> tuple[float, float] | None:
+    """Mean requests in flight as the client held them and as the server saw them, over the same time.
+
+    None where the server was not sampled, or fewer than five times: a sample a second catches neither edge.
+    """
+    each, samples = PerRequest(run), _samples(run.server, "running")
+    span = _served_span(run, each)
+    if span is None or min(times.size for times, _ in samples) < LEAST_SAMPLES:
+        return None
+    return each.mean_in_flight(*span), _sampled_in_flight(run.server, *span)
+
+
+LEAST_SAMPLES = 5
+
+
+def _served_span(run: Run, each: PerRequest) -> tuple[float, float] | None:
+    """The time over which the server was sampled; of a measurement, only while requests were under way.
+
+    Its scrapes begin before the first request and end after the last.
+    """
+    span = _sampled_span(run.server)
+    if span is None or run.meta.kind != "measured":
+        return span
+    sent, end = each.occupied
+    if not sent.size:
+        return None
+    start, stop = each.window or (float(sent[0]), float(end[-1]))
+    start, stop = max(start, span[0]), min(stop, span[1])
+    return (start, stop) if stop > start else None
 
 
 def _stated_summary(meta: RunMeta) -> Summary:

@@ -22,12 +22,12 @@ LEAST_REQUESTS = 20
 
 
 def offered_per_s(run: Run) -> float | None:
-    """Requests per second that were offered in an open loop: first to last sent; None for a closed loop."""
-    sent = run.requests["sent_s"].drop_nulls().to_numpy()
-    if _closed(run) or len(sent) < 2:
+    """Requests per second that were offered in an open loop, by when they were to be sent; None for a closed loop."""
+    meant = _meant(run.requests).drop_nulls().to_numpy()
+    if _closed(run) or len(meant) < 2:
         return None
-    span_s = float(np.ptp(sent))
-    return (len(sent) - 1) / span_s if span_s > 0 else None
+    span_s = float(np.ptp(meant))
+    return (len(meant) - 1) / span_s if span_s > 0 else None
 
 
 def overloaded(run: Run, summary: Summary) -> bool:
@@ -42,6 +42,7 @@ def overloaded(run: Run, summary: Summary) -> bool:
     if offered is None or served is None or served >= KEPT_UP * offered:
         return False
     answered = run.requests.filter(pl.col("error").is_null() & pl.col("end_s").is_not_null()).sort("sent_s")
+    answered = answered.with_columns(_meant(answered).alias("sent_s"))
     if answered.height < LEAST_REQUESTS:
         return False
     sent, end = (answered[name].to_numpy().astype(np.float64) for name in ("sent_s", "end_s"))
@@ -52,6 +53,11 @@ def overloaded(run: Run, summary: Summary) -> bool:
     per_token = (end - sent) / np.maximum(answered["output_tokens"].to_numpy(), 1)
     settled = float(np.median((end - sent)[: len(sent) // 4])) <= (sent[-1] - sent[0]) / 4
     return settled and _grew(in_flight) and _grew(per_token)
+
+
+def _meant(requests: pl.DataFrame) -> pl.Series:
+    """When each was to be sent: under a client's cap that is not when it was."""
+    return requests.select(pl.coalesce("scheduled_s", "sent_s")).to_series()
 
 
 def _closed(run: Run) -> bool:

@@ -184,7 +184,12 @@ def _flags(deployment: Deployment, found: Memory) -> list[str]:
 
 def load(workload: Workload) -> str:
     """The workload in a few words."""
-    kind = {"closed": "closed loop", "open": f"open loop, {workload.arrivals}"}.get(workload.kind, "replay")
+    kinds = {
+        "closed": "closed loop",
+        "open": f"open loop, {workload.arrivals}",
+        "sessions": f"sessions of {workload.turns} turns",
+    }
+    kind = kinds.get(workload.kind, "replay")
     if workload.kind == "trace":
         return kind
     return f"{kind}, {_length(workload.prompt_tokens)} in / {_length(workload.output_tokens)} out"
@@ -262,6 +267,14 @@ def _sweep_grid(arm: PredictedArm) -> Grid:
             _limited_by(point),
         )
     return grid
+
+
+def sweep(arm: PredictedArm, console: Console) -> None:
+    """A row a point of one arm, its knee and its goodput."""
+    show(_sweep_grid(arm), console)
+    say(console)
+    for line in goodput_and_knee(arm):
+        say(console, line)
 
 
 def _limited_by(point: PredictedPoint) -> Text:
@@ -582,6 +595,10 @@ def run_details(run: Run, console: Console) -> None:
         if value not in (None, ""):
             grid.add(Text(key, style=FAINT), str(value))
     show(grid, console)
+    for reason in meta.unfit:
+        say(console, f"Unfit: {reason}.", style=BAD)
+    if meta.partial:
+        say(console, f"Not whole: {meta.partial}.", style=BAD)
     for note in meta.notes:
         say(console, note, style=FAINT)
     rates = {
@@ -614,8 +631,11 @@ def _distributions(summary: Summary) -> Grid:
 # ---------------------------------------------------------------- a score
 
 
-def score(card: Score, console: Console) -> None:
-    """What is not alike, the verdict, the figures side by side, goodput and knee, what was not matched."""
+def score(card: Score, console: Console, *, brief: bool = False) -> None:
+    """What is not alike, the verdict, the figures side by side, goodput and knee, what was not matched.
+
+    ``brief`` leaves out the table by metric.
+    """
     for note in card.notes:
         say(console, f"Not alike: {note}.", style="bold")
     say(console, verdict(card), style="" if card.passed else BAD)
@@ -625,8 +645,9 @@ def score(card: Score, console: Console) -> None:
         show(_side_by_side(card) if len(points) > 1 else _row_grid(card), console)
     if len(points) > 1:
         say(console)
-        show(_metric_grid(card), console)
-        say(console)
+        if not brief:
+            show(_metric_grid(card), console)
+            say(console)
         say(console, f"Error: (predicted - measured) / measured; ! is beyond {_tolerance(card)}.", style=FAINT)
     for arm in card.arms:
         for line in _arm_lines(arm):

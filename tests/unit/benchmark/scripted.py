@@ -234,7 +234,10 @@ def bench(
             report = await asyncio.wait_for(generator.run(time.perf_counter()), 20)
             if aside is not None:
                 await aside
-            await asyncio.sleep(0.01)  # the server sees the connections end
+            for _ in range(200):  # until the server has seen the connections end
+                if not scripted.open:
+                    break
+                await asyncio.sleep(0.01)
             return Outcome(records, report, scripted)
 
     return uvloop.run(go())

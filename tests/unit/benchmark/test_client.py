@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import uvloop
 
-from inferometer.benchmark.client import Dialer, retry_after_s
+from inferometer.benchmark.client import Dialer, Wire, retry_after_s
 from inferometer.benchmark.job import ERROR_CLASSES, Connection
 from inferometer.errors import InputError
 from unit.benchmark.scripted import (
@@ -183,9 +186,24 @@ def test_server_that_closes_an_idle_connection_costs_a_reconnect_and_no_error(tm
     assert ended.report.reconnects == 3
 
 
-def test_close_that_is_on_its_way_is_seen_before_the_next_request(tmp_path: Path):
-    ended = bench(tmp_path, [[*tokens(1), CLOSE]], 30, think_time_s=0.002)
-    assert [record.error for record in ended.records] == [None] * 30
+@pytest.mark.parametrize("then", ["nothing", "close", "bytes"])
+def test_what_the_loop_has_not_yet_seen_is_seen_before_the_next_request(then: str):
+    async def go() -> bool:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        wire = Wire(Mock(), Connection(host="h", port=1), True)
+        await asyncio.get_running_loop().create_unix_connection(lambda: wire, sock=ours)
+        wire.send_directly(ours)
+        if then == "close":
+            theirs.close()
+        elif then == "bytes":
+            theirs.send(b"HTTP/1.1 408 Request Timeout")
+        fresh = wire.fresh()
+        wire.close()
+        theirs.close()
+        return fresh
+
+    assert uvloop.run(go()) is (then == "nothing")
 
 
 def test_connection_close_is_heeded(tmp_path: Path):

@@ -155,7 +155,9 @@ def test_cap_queues_in_the_client_first_come_first_served(tmp_path: Path):
     assert ended.report.peak_in_flight == 2
     assert [record.scheduled_s for record in ended.records] == times
     assert [record.index for record in ended.records] == [0, 1, 2, 3, 4]
-    assert [round(late(record) / 0.1) for record in ended.records] == [0, 0, 1, 1, 2]
+    lateness = [late(record) for record in ended.records]
+    assert max(lateness[:2]) < 0.09 < min(lateness[2:4])
+    assert lateness[4] > 0.19
 
 
 def test_pool_is_opened_before_and_grows_when_needed(tmp_path: Path):
@@ -165,7 +167,7 @@ def test_pool_is_opened_before_and_grows_when_needed(tmp_path: Path):
 
 
 def test_free_connections_are_used_last_in_first_out(tmp_path: Path):
-    times = [0.0, 0.0, 0.0, 0.1, 0.15, 0.2]
+    times = [0.0, 0.0, 0.0, 0.2, 0.4, 0.6]
     ended = bench(tmp_path, [[0.01, *tokens(1)]], 6, plan={"scheduled_s": times})
     assert len({seen.connection for seen in ended.server.seen[3:]}) == 1
 
@@ -317,7 +319,12 @@ def stop_after(seconds: float) -> Any:
 
 
 def test_stop_drains(tmp_path: Path):
-    ended = bench(tmp_path, [[0.1, *tokens(1)]], 100, concurrency=3, cycle=True, during=stop_after(0.02))
+    async def during(generator: LoadGenerator, server: Scripted) -> None:
+        while len(server.seen) < 3:
+            await asyncio.sleep(0.005)
+        generator.stop()
+
+    ended = bench(tmp_path, [[0.2, *tokens(1)]], 100, concurrency=3, cycle=True, during=during)
     assert [record.error for record in ended.records] == [None] * 3
     assert len(ended.server.seen) == 3
 
@@ -340,14 +347,15 @@ def test_drain_that_takes_too_long_is_cut_short(tmp_path: Path):
 
 def test_abort_gives_up_what_is_in_flight(tmp_path: Path):
     async def during(generator: LoadGenerator, server: Scripted) -> None:
-        await asyncio.sleep(0.03)
+        while len(server.seen) < 4:
+            await asyncio.sleep(0.005)
         assert generator.pulse().in_flight == 4
         generator.abort("no longer wanted")
         assert generator.pulse().in_flight == 0
 
     ended = bench(tmp_path, [[HANG]], 9, concurrency=4, during=during)
     assert [record.error for record in ended.records] == ["cancelled: no longer wanted"] * 4
-    assert all(0.03 <= record.end_s < 0.3 for record in ended.records)
+    assert all(record.end_s > record.sent_s for record in ended.records)
     assert ended.server.open == 0, "the server sees its connections closed"
 
 
@@ -396,7 +404,7 @@ def test_loop_lag_is_sampled_and_a_stall_shows(tmp_path: Path):
         time.sleep(0.08)
 
     report = bench(tmp_path, [[0.3, *tokens(1)]], during=stall).report
-    assert 8 <= len(report.loop_lag_s) <= 16
+    assert 5 <= len(report.loop_lag_s) <= 16
     assert np.median(report.loop_lag_s) < 0.01
     assert max(report.loop_lag_s) > 0.05
 

@@ -299,3 +299,12 @@ def test_genai_perf_cut(tmp_path: Path) -> None:
     whole.write_text(json.dumps(profile()))
     (tmp_path / "cut").mkdir()
     assert_refused_when_cut(whole, tmp_path / "cut")
+
+
+def test_its_export_of_the_servers_metrics_is_passed_over(tmp_path: Path) -> None:
+    """Written into the same folder wherever the server has /metrics."""
+    shutil.copytree(shared("data/bench_outputs/aiperf"), tmp_path / "out")
+    metrics = {"vllm:e2e_request_latency_seconds": {"type": "histogram", "series": [], "unit": "seconds"}}
+    content = {"schema_version": "1.0", "aiperf_version": "0.13.0", "metrics": metrics}
+    (tmp_path / "out" / "server_metrics_export.json").write_text(json.dumps(content))
+    assert len(load(str(tmp_path / "out"))) == 1

@@ -129,7 +129,8 @@ def sniff(path: Path) -> bool:
 
 
 def _is_summary(path: Path) -> bool:
-    return is_json_with(path, b'"aiperf_version"', b'"unit"')
+    # its export of the server's metrics has units too, and no request's latency
+    return is_json_with(path, b'"aiperf_version"', b'"unit"', b'"request_latency"')
 
 
 def _is_lines(path: Path) -> bool:

@@ -1,0 +1,444 @@
+"""The flags of ``inferometer bench``, as dataclasses that cyclopts flattens, and what they say together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Group, Parameter
+
+from inferometer.cli.options import StudyFlags, read_study
+from inferometer.errors import InputError
+
+if TYPE_CHECKING:
+    from inferometer.specs.slo import Slo
+    from inferometer.specs.study import Arm
+    from inferometer.specs.workload import Workload
+
+LOAD = Group("Load: over the study's, or without a study", sort_key=1.1)
+PROMPTS = Group("Prompts and answers", sort_key=1.2)
+STOP = Group("Warm-up and end of a point", sort_key=1.3)
+SWEEP = Group("Sweep and search", sort_key=1.4)
+CONNECTION = Group("Connection and client", sort_key=1.5)
+SERVER = Group("Server side", sort_key=1.6)
+
+
+@Parameter(name="*", group=LOAD)
+@dataclass(frozen=True)
+class Load:
+    """What is sent, and when."""
+
+    concurrency: Annotated[
+        str | None, Parameter(help="Closed loop: users, such as 1,8,64, or 1..64 for 1, 2, 4 and so on to 64.")
+    ] = None
+    request_rate: Annotated[str | None, Parameter(help="Open loop: requests a second, such as 0.5,1,2, or 1..16.")] = (
+        None
+    )
+    prompt_tokens: Annotated[
+        str | None, Parameter(help="A number, or a distribution as in a study file; else 1024.")
+    ] = None
+    output_tokens: Annotated[
+        str | None, Parameter(help="A number, or a distribution as in a study file; else 1024.")
+    ] = None
+    requests: Annotated[
+        int | None, Parameter(help="Of each point; else 10 a user, or 60 s worth and at least 100 in an open loop.")
+    ] = None
+    arrivals: Annotated[
+        Literal["poisson", "constant", "gamma"] | None, Parameter(help="Open loop; else poisson.", show_choices=True)
+    ] = None
+    burstiness: Annotated[float | None, Parameter(help="Of gamma arrivals: 1 is Poisson, below 1 comes in bursts.")] = (
+        None
+    )
+    max_concurrency: Annotated[
+        int | None, Parameter(help="Open loop: at most so many in flight; the client's queue is reported.")
+    ] = None
+    think_time_s: Annotated[
+        float | None, Parameter(help="Closed loop: from an answer to the same user's next request.")
+    ] = None
+    ramp_up_s: Annotated[float | None, Parameter(help="Closed loop: users start one by one over so long.")] = None
+    trace: Annotated[str | None, Parameter(help="Replay the requests of this trace file at their times.")] = None
+    rate_scale: Annotated[float | None, Parameter(help="With --trace: 2 sends twice as fast.")] = None
+    turns: Annotated[int | None, Parameter(help="Conversations of so many turns (chat), concurrency at a time.")] = None
+    sessions: Annotated[int | None, Parameter(help="With --turns: conversations of each point; else 10 a user.")] = None
+
+
+@Parameter(name="*", group=PROMPTS)
+@dataclass(frozen=True)
+class Prompts:
+    """What prompts are made of, and how answers are asked for."""
+
+    endpoint: Annotated[
+        Literal["completions", "chat"] | None, Parameter(help="Else completions; chat with --turns.", show_choices=True)
+    ] = None
+    dataset: Annotated[
+        str | None, Parameter(help="File of prompts: ShareGPT-style JSON, JSON lines, or lines of text.")
+    ] = None
+    tokenizer: Annotated[
+        str | None, Parameter(help="tokenizer.json or its folder, where the server takes no token ids.")
+    ] = None
+    shared_prefix_len: Annotated[int | None, Parameter(help="Tokens that prompts share at their start.")] = None
+    prefix_reuse: Annotated[int | None, Parameter(help="Requests that share each prefix; else all share one.")] = None
+    cache_salt: Annotated[
+        str | None, Parameter(help="fresh: a salt a request, so that nothing can be in vLLM's cache.")
+    ] = None
+    no_ignore_eos: Annotated[bool, Parameter(help="Let answers end before the length asked for.")] = False
+    no_stream: Annotated[bool, Parameter(help="Take answers whole: no TTFT and no TPOT then.")] = False
+    extra_body: Annotated[
+        str | None, Parameter(help="Further fields of each request, in JSON, such as '{\"temperature\": 1}'.")
+    ] = None
+
+
+@Parameter(name="*", group=STOP)
+@dataclass(frozen=True)
+class Stop:
+    """What is left out, and when a point is done."""
+
+    warmup_requests: Annotated[int | None, Parameter(help="The first so many are left out of the figures.")] = None
+    warmup_s: Annotated[float | None, Parameter(help="The same by time.")] = None
+    duration_s: Annotated[float | None, Parameter(help="Send for so long, however many requests that takes.")] = None
+    min_duration_s: Annotated[float | None, Parameter(help="Go on at least so long.")] = None
+    min_requests: Annotated[int | None, Parameter(help="Send at least so many, whatever --confidence says.")] = None
+    confidence: Annotated[
+        float | None, Parameter(help="Stop once mean TTFT and TPOT are known to this share, such as 0.05.")
+    ] = None
+    confidence_metrics: Annotated[
+        str | None, Parameter(help="Whose means: of ttft_s,tpot_s,e2e_s; else the first two.")
+    ] = None
+    drain_timeout_s: Annotated[float | None, Parameter(help="Wait at most so long for the last; else 600.")] = None
+    give_up_after_s: Annotated[float | None, Parameter(help="Stop where for so long none succeeds; else 60.")] = None
+    tolerate_failures: Annotated[
+        float, Parameter(help="Exit 0 although this share of a point's requests failed; else none may.")
+    ] = 0.0
+
+
+@Parameter(name="*", group=SWEEP)
+@dataclass(frozen=True)
+class Sweep:
+    """Which points are measured, and what is looked for."""
+
+    refine: Annotated[int | None, Parameter(help="So many times, add points around the bend of the curve.")] = None
+    repeats: Annotated[int | None, Parameter(help="Measure each point so often, with other prompts.")] = None
+    resume: Annotated[bool, Parameter(help="Take points that the store has, whole and fit, from there.")] = False
+    keep_going: Annotated[bool, Parameter(help="Measure higher loads although one was too much.")] = False
+    search: Annotated[bool, Parameter(help="Find the highest load that meets the limits, from the lowest given.")] = (
+        False
+    )
+    highest: Annotated[float | None, Parameter(help="With --search: no higher load; else the highest given.")] = None
+    resolution: Annotated[float | None, Parameter(help="With --search: known to this share; else 0.05.")] = None
+    ttft_ms: Annotated[float | None, Parameter(help="Limit on the time to first token.")] = None
+    tpot_ms: Annotated[float | None, Parameter(help="Limit on the time per output token.")] = None
+    e2e_ms: Annotated[float | None, Parameter(help="Limit on a whole request.")] = None
+    attainment: Annotated[
+        float | None, Parameter(help="With --search: share that must meet all limits; else 0.99.")
+    ] = None
+
+
+@Parameter(name="*", group=CONNECTION)
+@dataclass(frozen=True)
+class Connection:
+    """How the server is reached, and by how many processes."""
+
+    api_key: Annotated[str | None, Parameter(help="Bearer token; else INFEROMETER_API_KEY, else OPENAI_API_KEY.")] = (
+        None
+    )
+    header: Annotated[tuple[str, ...], Parameter(help="Send 'NAME: VALUE' too. Repeatable.")] = ()
+    no_verify: Annotated[bool, Parameter(help="Take any TLS certificate.")] = False
+    ca_file: Annotated[str | None, Parameter(help="Certificates to trust, in PEM.")] = None
+    connect_timeout_s: Annotated[float | None, Parameter(help="Else 10.")] = None
+    timeout_s: Annotated[float | None, Parameter(help="Of a whole request; else 600.")] = None
+    idle_timeout_s: Annotated[float | None, Parameter(help="Between two pieces of an answer; else 120.")] = None
+    workers: Annotated[
+        int | None, Parameter(help="Client processes; else one, and more above 512 users while cores last.")
+    ] = None
+
+
+@Parameter(name="*", group=SERVER)
+@dataclass(frozen=True)
+class Server:
+    """What is read of the server while it works."""
+
+    model: Annotated[str | None, Parameter(help="As the server names it; else the one it serves.")] = None
+    metrics_url: Annotated[str | None, Parameter(help="Its Prometheus page; else /metrics beside URL.")] = None
+    gpu_metrics_url: Annotated[tuple[str, ...], Parameter(help="Page of a GPU exporter (DCGM, NVML). Repeatable.")] = ()
+    server_log: Annotated[str | None, Parameter(help="File it logs to, on this machine.")] = None
+    scrape_interval_s: Annotated[float | None, Parameter(help="Between two looks at those pages; else 1.")] = None
+    chip: Annotated[str | None, Parameter(help="What it runs on: a label of the runs; else the study's.")] = None
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What a command line asks to be measured."""
+
+    workloads: list[Workload]
+    slo: Slo
+    endpoint: Literal["completions", "chat"]
+    options: dict[str, Any]
+    """Those of `benchmark.options`."""
+    arm: Arm | None = None
+    study: str | None = None
+    """As given: a file, or a packaged study's name."""
+    flags: StudyFlags = StudyFlags()
+    overrides: tuple[str, ...] = ()
+    """What the command line changes of the study."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """All of them."""
+
+    load: Load
+    prompts: Prompts
+    stop: Stop
+    sweep: Sweep
+    connection: Connection
+    server: Server
+
+    def plan(self, study: str | None, arm: str | None) -> Plan:
+        """The points, limits and options that the flags and the study say. Raises `InputError`."""
+        _refuse(self, study, arm)
+        found = self._of_study(study, arm) if study else self._by_flags()
+        if self.load.turns is not None:
+            found.workloads = [_sessions(each, self.load) for each in found.workloads]
+            found.endpoint = "chat"
+        found.endpoint = self.prompts.endpoint or found.endpoint
+        found.options = self.options() | found.options
+        return found
+
+    def options(self) -> dict[str, Any]:
+        """The options of `benchmark.options` that were given, by name."""
+        given = {
+            name: value
+            for group in (self.load, self.prompts, self.stop, self.connection, self.server)
+            for name, value in _given(group)
+            if name in _OPTIONS
+        }
+        if self.stop.confidence_metrics:
+            given["confidence_metrics"] = tuple(self.stop.confidence_metrics.split(","))
+        if self.prompts.extra_body is not None:
+            given["extra_body"] = _json_object("--extra-body", self.prompts.extra_body)
+        given |= {"headers": dict(map(_header, self.connection.header))} if self.connection.header else {}
+        given |= {"gpu_metrics_urls": self.server.gpu_metrics_url} if self.server.gpu_metrics_url else {}
+        refused = {"ignore_eos": self.prompts.no_ignore_eos, "stream": self.prompts.no_stream}
+        refused["verify"] = self.connection.no_verify
+        return given | {name: False for name, said in refused.items() if said}
+
+    def _by_flags(self) -> Plan:
+        from inferometer.specs.slo import Slo
+
+        limits = {name: getattr(self.sweep, f"{name}_ms") for name in ("ttft", "tpot", "e2e")}
+        seconds = {f"{name}_s": limit / 1000 for name, limit in limits.items() if limit is not None}
+        share = {} if self.sweep.attainment is None else {"attainment": self.sweep.attainment}
+        workloads = _workloads(self.load)
+        return Plan(workloads=workloads, slo=Slo(**seconds, **share), endpoint="completions", options={})
+
+    def _of_study(self, study: str | None, arm: str | None) -> Plan:
+        flags, overrides = self.study_flags(), self.overrides()
+        read = read_study(study, flags, overrides)
+        of = read.arm(arm) if arm else read.base
+        options: dict[str, Any] = {"chip": self.server.chip or of.deployment.chip.id, "name": f"{read.name}:{of.name}"}
+        if of.warmup_requests and self.stop.warmup_s is None:
+            options["warmup_requests"] = of.warmup_requests
+        seed = of.table.get("workload", {}).get("seed")
+        return Plan(
+            workloads=[point.workload for point in of.points],
+            slo=of.slo,
+            endpoint="completions",
+            options=options | ({} if seed is None else {"seed": seed}),
+            arm=of,
+            study=study,
+            flags=flags,
+            overrides=overrides,
+        )
+
+    def study_flags(self) -> StudyFlags:
+        """Flags that every command with a study has."""
+        return StudyFlags(
+            prompt_tokens=self.load.prompt_tokens,
+            output_tokens=self.load.output_tokens,
+            concurrency=_listed("--concurrency", self.load.concurrency),
+            request_rate=_listed("--request-rate", self.load.request_rate),
+            requests_per_point=self.load.requests,
+            warmup_requests=self.stop.warmup_requests,
+            ttft_ms=self.sweep.ttft_ms,
+            tpot_ms=self.sweep.tpot_ms,
+        )
+
+    def overrides(self) -> tuple[str, ...]:
+        """What else is laid over the study, as ``--set`` has it."""
+        load, sweep = self.load, self.sweep
+        values = {
+            "workload.arrivals": load.arrivals,
+            "workload.burstiness": load.burstiness,
+            "workload.think_time_s": load.think_time_s,
+            "workload.trace": None if load.trace is None else _trace(load),
+            "slo.e2e_ms": sweep.e2e_ms,
+            "slo.attainment": sweep.attainment,
+        }
+        return tuple(f"{key}={value}" for key, value in values.items() if value is not None)
+
+
+_OPTIONS = (
+    *("max_concurrency", "ramp_up_s", "dataset", "tokenizer", "shared_prefix_len", "prefix_reuse", "cache_salt"),
+    *("warmup_requests", "warmup_s", "duration_s", "min_duration_s", "min_requests", "confidence"),
+    *("drain_timeout_s", "give_up_after_s", "api_key", "ca_file", "connect_timeout_s", "timeout_s", "idle_timeout_s"),
+    *("workers", "scrape_interval_s", "chip"),
+)
+"""Flags that go by the name of their option."""
+
+
+def _given(group: Any) -> list[tuple[str, Any]]:
+    pairs = ((field.name, getattr(group, field.name)) for field in fields(group))
+    return [(name, value) for name, value in pairs if value is not None]
+
+
+_BELONGS = {
+    "request_rate": ("arrivals", "burstiness", "max_concurrency"),
+    "concurrency": ("think_time_s", "ramp_up_s", "turns"),
+    "trace": ("rate_scale",),
+    "turns": ("sessions",),
+}
+_SEARCHES = ("highest", "resolution", "attainment")
+
+
+def _refuse(flags: Flags, study: str | None, arm: str | None) -> None:
+    """What does not go together, said by the flags' own names."""
+    load, sweep = flags.load, flags.sweep
+    loops = [name for name in ("concurrency", "request_rate", "trace") if getattr(load, name) is not None]
+    if len(loops) > 1:
+        raise InputError.because(f"give exactly one of {', '.join(map(_flag, loops))}: a load is one or the other")
+    if not loops and not study:
+        raise InputError.because("no load: give --concurrency 1,8 or --request-rate 0.5,1, or a study after the url")
+    if arm and not study:
+        raise InputError("--arm", arm, "it only with a study")
+    for needed, names in _BELONGS.items():
+        for name in names:
+            if getattr(load, name) is not None and not _goes(needed, name, loops, load, study):
+                raise InputError(_flag(name), getattr(load, name), f"it only with {_flag(needed)}")
+    if not sweep.search:
+        for name in _SEARCHES:
+            if getattr(sweep, name) is not None:
+                raise InputError(_flag(name), getattr(sweep, name), "it only with --search")
+    if not 0 <= flags.stop.tolerate_failures <= 1:
+        raise InputError("--tolerate-failures", flags.stop.tolerate_failures, "a share from 0 to 1")
+    if sweep.search and (sweep.refine or sweep.repeats or sweep.resume or sweep.keep_going):
+        raise InputError.because(
+            "--search chooses its points itself: leave --refine, --repeats, --resume and so on out"
+        )
+
+
+def _goes(needed: str, name: str, loops: list[str], load: Load, study: str | None) -> bool:
+    """Whether what a flag needs is there, as far as the flags can tell: a study may have it."""
+    if needed == "turns":
+        return load.turns is not None
+    if name == "max_concurrency" and loops == ["trace"]:
+        return True
+    return needed in loops or bool(study and not loops and needed != "trace")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _workloads(load: Load) -> list[Workload]:
+    """The points that flags alone say, in the order given."""
+    from inferometer.specs.study import LEAST_OPEN_REQUESTS, PER_RATE_S
+    from inferometer.specs.workload import Workload
+
+    lengths = {name: _length(getattr(load, name)) for name in ("prompt_tokens", "output_tokens")}
+    sizes = {name: value for name, value in lengths.items() if value is not None}
+    if load.trace is not None:
+        return [Workload.from_trace(load.trace, 1.0 if load.rate_scale is None else load.rate_scale)]
+    if load.concurrency is not None:
+        users = levels("--concurrency", load.concurrency, whole_numbers=True)
+        think = load.think_time_s or 0.0
+        return [Workload.closed_loop(int(each), load.requests, think_time_s=think, **sizes) for each in users]
+    rates = levels("--request-rate", load.request_rate or "", whole_numbers=False)
+    count = {rate: load.requests or max(LEAST_OPEN_REQUESTS, round(PER_RATE_S * rate)) for rate in rates}
+    arrivals: dict[str, Any] = {"arrivals": load.arrivals or "poisson", "burstiness": load.burstiness}
+    return [Workload.open_loop(rate, count[rate], **sizes, **arrivals) for rate in rates]
+
+
+def _sessions(workload: Workload, load: Load) -> Workload:
+    """Conversations in place of a closed loop, of its users and lengths."""
+    from inferometer.specs.workload import Workload as Made
+
+    if workload.concurrency is None:
+        raise InputError("--turns", load.turns, "it only with a closed loop (--concurrency)")
+    return Made.sessions(
+        workload.concurrency,
+        load.sessions,
+        load.turns or 1,
+        workload.prompt_tokens,
+        workload.output_tokens,
+        workload.think_time_s,
+    )
+
+
+def _length(given: str | None) -> Any:
+    from inferometer.specs.merge import overrides
+
+    return None if given is None else overrides([f"value={given}"])["value"]
+
+
+def levels(flag: str, text: str, *, whole_numbers: bool) -> list[float]:
+    """What a list of levels means: numbers, and ranges ``1..64`` that double from their start to their end.
+
+    >>> levels("--concurrency", "1..24,64", whole_numbers=True)
+    [1, 2, 4, 8, 16, 24, 64]
+    """
+    found: list[float] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        low = _number(flag, text, first, whole_numbers)
+        found += _doubled(flag, text, low, _number(flag, text, last, whole_numbers)) if dots else [low]
+    return list(dict.fromkeys(found))
+
+
+def _doubled(flag: str, text: str, low: float, high: float) -> list[float]:
+    if high < low:
+        raise InputError(flag, text, "ranges that go up, such as 1..64")
+    doubled = [low]
+    while doubled[-1] * 2 < high:
+        doubled.append(doubled[-1] * 2)
+    return [*doubled, high]
+
+
+def _number(flag: str, text: str, part: str, whole_numbers: bool) -> float:
+    kind = "whole numbers of at least 1" if whole_numbers else "numbers above 0"
+    example = "1,8,64 or 1..64" if whole_numbers else "0.5,1,2 or 1..16"
+    try:
+        number = int(part) if whole_numbers else float(part)
+    except ValueError:
+        number = 0
+    if not 0 < number < float("inf"):
+        raise InputError(flag, text, f"{kind} or ranges of them, such as {example}")
+    return number
+
+
+def _listed(flag: str, text: str | None) -> str | None:
+    """Levels one by one, as other commands take them."""
+    if text is None:
+        return None
+    return ",".join(f"{each:g}" for each in levels(flag, text, whole_numbers=flag == "--concurrency"))
+
+
+def _trace(load: Load) -> str:
+    scale = 1.0 if load.rate_scale is None else load.rate_scale
+    return f"{{path={msgspec.json.encode(load.trace).decode()}, rate_scale={scale!r}}}"
+
+
+def _json_object(flag: str, text: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError as why:
+        raise InputError(flag, text, f"a JSON object ({why})") from why
+    if not isinstance(found, dict):
+        raise InputError(flag, text, 'a JSON object, such as {"temperature": 1}')
+    return found
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise InputError("--header", text, "'NAME: VALUE'")
+    return name.strip(), value.strip()
