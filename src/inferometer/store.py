@@ -141,7 +141,9 @@ class Store:
         recovered = []
         for folder in journal.abandoned(self.running):
             try:
-                run = journal.read_journal(folder)
+                # a run that was kept already, but whose journal outlived it, is as it was kept
+                done = self.runs / folder.name
+                run = _read(done) if done.exists() else journal.read_journal(folder)
             except InputError:
                 continue
             if run.requests.height:

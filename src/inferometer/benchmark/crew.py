@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,9 @@ class Hand(msgspec.Struct, kw_only=True, eq=False):
     log: Path
     """What it wrote on standard error."""
     ready: asyncio.Event
+    heard_s: float
+    """When it last said anything, on `time.monotonic`."""
+    given_up: str | None = None
     pulse: Pulse | None = None
     report: Report | None = None
 
@@ -41,6 +45,7 @@ class Hand(msgspec.Struct, kw_only=True, eq=False):
 
     def heard(self, said: Said) -> None:
         """Keep what was said."""
+        self.heard_s = time.monotonic()
         if isinstance(said, Ready):
             self.ready.set()
         elif isinstance(said, Pulse):
@@ -53,6 +58,8 @@ class Hand(msgspec.Struct, kw_only=True, eq=False):
         """Why it did not do all its work, where it did not."""
         if self.report is not None:
             return self.report.fault
+        if self.given_up is not None:
+            return self.given_up
         if self.process.returncode is None:
             return None
         last = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.exists() else []
@@ -98,6 +105,18 @@ class Crew:
             await asyncio.wait(pending, timeout=timeout_s)
         return all(task.done() for task in self._listening)
 
+    def give_up(self, silence_s: float, deadline_s: float | None) -> None:
+        """End workers that have said nothing for so long, or have not ended by ``deadline_s`` (`time.monotonic`)."""
+        now = time.monotonic()
+        for hand in self.hands:
+            late = deadline_s is not None and now > deadline_s
+            if hand.process.returncode is None and (late or now - hand.heard_s > silence_s):
+                hand.given_up = (
+                    f"a client process hung: it {'did not end' if late else f'said nothing for {silence_s:g} s'}"
+                )
+                with contextlib.suppress(ProcessLookupError):
+                    hand.process.kill()
+
     async def dismiss(self) -> None:
         """End all that still live."""
         for hand in self.hands:
@@ -134,4 +153,4 @@ async def _started(job: Job, folder: Path) -> Hand:
             start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-    return Hand(process=process, log=log, ready=asyncio.Event())
+    return Hand(process=process, log=log, ready=asyncio.Event(), heard_s=time.monotonic())

@@ -29,6 +29,8 @@ LEAD_S = 0.2
 """From the word to the workers to second 0, so that all of them have heard it."""
 LOOK_S = 0.1
 """How often the rules for stopping are looked at."""
+SILENT_S = 10.0
+"""A worker that says nothing for so long hangs: it has a pulse twice a second."""
 SHOW_S = 0.5
 """How often a live view is told."""
 
@@ -96,8 +98,8 @@ async def measure(point: Point, store: Store | None, interrupt: Interrupt, watch
 def _keep(store: Store, run: Run, journal: Journal) -> None:
     try:
         store.save(run)
-    except OSError as why:
-        reason = why.strerror or str(why)
+    except (OSError, InputError) as why:
+        reason = getattr(why, "strerror", None) or str(why)
         raise InputError.because(
             f"cannot write the store at {store.path}: {reason}; what was measured is in {journal.folder}, and "
             "`inferometer runs list` takes it in once there is room"
@@ -116,6 +118,8 @@ class _Measurement:
         self.partial = ""
         """Why the run was broken off; empty: it went as the options ask."""
         self.stopped = self.aborted = False
+        self.told_s = 0.0
+        """When the workers were last told to end, on `time.monotonic`."""
         self.shown_s = self.failing_since_s = 0.0
         self.succeeded = 0
 
@@ -152,6 +156,7 @@ class _Measurement:
             self.begin()
             while not await self.crew.wait(LOOK_S):
                 self.look()
+                self.crew.give_up(SILENT_S, self.told_s + self.patience_s if self.stopped else None)
         finally:
             await self.crew.dismiss()
         if self.crew.faults and not self.partial:
@@ -167,6 +172,11 @@ class _Measurement:
         self.crew.tell(Command(start=self.start))
 
     @property
+    def patience_s(self) -> float:
+        """How long workers that were told to end may take."""
+        return SILENT_S + (0.0 if self.aborted else self.options.drain_timeout_s)
+
+    @property
     def now_s(self) -> float:
         """On the run's clock."""
         return time.perf_counter() - self.start
@@ -174,10 +184,11 @@ class _Measurement:
     def look(self) -> None:
         """See how it goes, stop what should be stopped, tell the live view."""
         if self.interrupt.asked > 1 and not self.aborted:
-            self.aborted = True
+            self.aborted = self.stopped = True
+            self.partial, self.told_s = "interrupted", time.monotonic()
             self.crew.tell(Command(abort=True))
         if not self.stopped and (enough := self.enough()) is not None:
-            self.stopped, self.partial = True, enough
+            self.stopped, self.partial, self.told_s = True, enough, time.monotonic()
             self.crew.tell(Command(stop=True))
         if self.now_s - self.shown_s >= SHOW_S:
             self.shown_s = self.now_s
