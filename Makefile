@@ -5,7 +5,7 @@ PYTHON ?= python3
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types layers format docs bench lock clean
+.PHONY: help setup demo test test-fast lint types layers format docs bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -22,8 +22,11 @@ setup: $(READY)  ## the virtual environment, from the hash-pinned lock
 demo: $(READY)  ## the main job on an embedded study
 	@$(BIN)/inferometer demo
 
-test: lint types layers docs  ## linters, types, layers, the site, then every test
-	@$(BIN)/python -m pytest
+test: lint types layers docs  ## linters, types, layers, the site, then every test, real engines too
+	@$(BIN)/python -m pytest -rs
+
+test-fast: lint types layers docs  ## the same without the real engines
+	@$(BIN)/python -m pytest -m 'not engine'
 
 lint: $(READY)  ## ruff
 	@$(BIN)/ruff check .
@@ -50,6 +53,6 @@ lock: $(READY)  ## rewrite requirements.lock from the ranges of pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev --generate-hashes --no-annotate \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' pyproject.toml -o requirements.lock
 
-clean:  ## remove what was built; the virtual environment too
-	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+clean:  ## remove what was built; the virtual environments too
+	rm -rf $(VENV) .engines site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -126,7 +126,8 @@ class RunMeta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """When the run's clock read 0, in seconds since 1970."""
     client: dict[str, float] = {}
     """The client's own figures: ``workers``, ``cpu_share`` (busiest worker's CPU time over wall time),
-    ``lateness_s.p50``, ``lateness_s.p99``, ``loop_lag_s.p99``, ``peak_in_flight``, ``reconnects``."""
+    ``lateness_s`` and ``loop_lag_s`` each as ``.p50``, ``.p99`` and ``.third_highest``, ``peak_in_flight``,
+    ``reconnects``."""
     server: dict[str, Any] = {}
     """What was found out about the server: ``engine``, ``version``, ``model``, ``max_model_len``, ``flags``, and what
     its log says (`records.engine_log`)."""
