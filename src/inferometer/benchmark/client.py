@@ -31,6 +31,8 @@ ERROR_BODY_BYTES = 64 << 10
 """So much of an HTTP error's body is kept to find its message in."""
 LINGER_S = 0.5
 """After ``[DONE]`` a server has so long to end its answer before the connection is given up."""
+STALE_S = 0.25
+"""A used connection that closes so soon after a request was sent on it had been closed before the request came."""
 
 _now = time.perf_counter
 
@@ -59,6 +61,9 @@ class Owner(Protocol):
     def lost(self, wire: Wire) -> None:
         """A wire without a request is closed."""
 
+    def stale(self, wire: Wire, request: Request) -> bool:
+        """The server closed a used connection as a request was on its way to it: whether it is sent again elsewhere."""
+
 
 class Wire(asyncio.Protocol):
     """One connection. At most one request at a time is on it; ``usable`` says whether it takes the next.
@@ -75,6 +80,7 @@ class Wire(asyncio.Protocol):
         self.request: Request | None = None
         self._socket: socket.socket | None = None
         self._sent = self._heard = 0.0
+        self._used = False
         self._complete = False
         self._reset_answer()
 
@@ -182,6 +188,8 @@ class Wire(asyncio.Protocol):
         now = _now()
         if request.record.end_s is not None:
             self._finish(now, request.record.error)
+        elif request.record.first_byte_s is None and self._was_stale(request, now):
+            self.request = None
         elif request.record.first_byte_s is None:
             self._finish(now, f"reset: the connection closed before the answer began{_because(exc)}")
         elif self._status and exc is None and not self._framed:
@@ -282,8 +290,18 @@ class Wire(asyncio.Protocol):
             request.record.end_s = round(now - self.start, CLOCK_DIGITS)
 
     def _broken(self, why: OSError) -> None:
-        if self.request is not None:
+        request = self.request
+        if request is None:
+            return
+        if self._was_stale(request, _now()):
+            self.request = None
+            self.close()
+        else:
             self.give_up(f"reset: {reason(why)}")
+
+    def _was_stale(self, request: Request, now: float) -> bool:
+        """Whether the server had closed this connection after the answer before, so that it never saw the request."""
+        return self._used and now - self._sent < STALE_S and self.owner.stale(self, request)
 
     def _finish(self, now: float, error: str | None) -> None:
         request, self.request = self.request, None
@@ -295,6 +313,7 @@ class Wire(asyncio.Protocol):
         if record.end_s is None:
             record.end_s = round(now - self.start, CLOCK_DIGITS)
         request.reader.settle()
+        self._used = True
         self._free()
         self.owner.ended(self, request)
 

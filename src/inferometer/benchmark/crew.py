@@ -149,8 +149,9 @@ async def _started(job: Job, folder: Path) -> Hand:
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             limit=2**24,  # a report of 100,000 lags is one line
-            # Ctrl-C reaches the coordinator alone, which tells the workers what to do
-            start_new_session=True,
+            # Ctrl-C reaches the coordinator alone, which tells the workers what to do. A session of their own would do
+            # that too, but Linux then schedules them as one group against a server of many threads, and starves them
+            process_group=0,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     return Hand(process=process, log=log, ready=asyncio.Event(), heard_s=time.monotonic())

@@ -31,6 +31,8 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 2.0
 """A closed loop's user that got no connection waits so long, doubling, before it tries again."""
 DIALS_AT_ONCE = 32
 """Connections opened side by side before the start: below the shortest backlog in use."""
+MOST_STALE = 3
+"""A server that has closed so many connections behind our back gets a new one for every request."""
 POOL_AT_START = 256
 """Open loop: at most so many connections are opened before the start."""
 
@@ -40,7 +42,7 @@ _now = time.perf_counter
 class User:
     """One who sends the plan's rows from ``row`` up to ``stop``, which are one session, one after the other."""
 
-    __slots__ = ("backoff_s", "due_s", "earlier", "round", "row", "shift_s", "stop")
+    __slots__ = ("backoff_s", "due_s", "earlier", "resent", "round", "row", "shift_s", "stop")
 
     def __init__(self, due_s: float, shift_s: float = 0.0) -> None:
         self.due_s = due_s
@@ -48,6 +50,7 @@ class User:
         self.round = self.row = self.stop = 0
         self.earlier: list[bytes] = []
         self.backoff_s = 0.0
+        self.resent = False  # the request it waits for was sent once, on a connection that was closed already
 
 
 class Rows:
@@ -120,6 +123,7 @@ class LoadGenerator:
         self._wires: set[Wire] = set()
         self._idle: deque[Wire] = deque()
         self._dials: set[asyncio.Task[None]] = set()
+        self._stale = 0  # connections that were closed as a request was on its way
         self._gone = 0  # connections that the server closed and that were not needed since
         self._start = 0.0
         self._armed_s = math.inf
@@ -274,7 +278,10 @@ class LoadGenerator:
         self._in_flight -= 1
         self._token_events += record.token_events
         self._record(record)
+        user.resent = False
         again = self._advance(user, record, "".join(request.reader.parts), wire.heard_s)
+        if wire.usable and self._stale >= MOST_STALE:
+            wire.close()
         if not wire.usable:
             self._wires.discard(wire)
             self._gone += record.error is None
@@ -294,6 +301,19 @@ class LoadGenerator:
             self._gone += 1
             if wire in self._idle:
                 self._idle.remove(wire)
+
+    def stale(self, wire: Wire, request: Request) -> bool:
+        """Send the request again, once, on another connection: the server never saw it. Its lateness tells of it."""
+        user = request.tag
+        if user.resent or self._stopping:
+            return False
+        self._wires.discard(wire)
+        self._stale, self._gone = self._stale + 1, self._gone + 1
+        self._sent, self._in_flight = self._sent - 1, self._in_flight - 1
+        user.resent = True
+        self._ready.appendleft(user)
+        self._loop.call_soon(self._pump)
+        return True
 
     def _advance(self, user: User, record: Ended, answer: str, heard_s: float) -> bool:
         """Set when the user sends again, and what; False if never."""

@@ -96,9 +96,21 @@ def test_a_user_waits_as_long_as_the_server_asks(tmp_path: Path):
 
 
 def test_a_user_backs_off_from_broken_connections_and_success_resets_it(tmp_path: Path):
-    ended = bench(tmp_path, [[CLOSE], [CLOSE], tokens(1), [CLOSE], tokens(1)], 5)
+    # the fourth comes on a used connection, and so it is sent twice before it counts as broken
+    ended = bench(tmp_path, [[CLOSE], [CLOSE], tokens(1), [CLOSE], [CLOSE], tokens(1)], 5)
     gaps = [after.scheduled_s - before.end_s for before, after in itertools.pairwise(ended.records)]
     assert gaps == pytest.approx([0.1, 0.2, 0.0, 0.1], abs=2e-7)
+
+
+def test_a_server_that_closes_behind_our_back_costs_no_request(tmp_path: Path):
+    """llama.cpp says keep-alive and closes after every streamed answer, as the next request is on its way."""
+    ended = bench(tmp_path, [[*tokens(2), 0.005, CLOSE]], 12)
+    assert [record.error for record in ended.records] == [None] * 12
+    assert (ended.report.sent, ended.report.ended) == (12, 12)
+    assert ended.report.reconnects == 11
+    assert all(record.sent_s >= record.scheduled_s for record in ended.records)
+    # after three the connection is not used again, so nothing more is sent in vain
+    assert max(late(record) for record in ended.records[6:]) < 0.1
 
 
 def test_http_errors_need_no_backoff(tmp_path: Path):
