@@ -16,12 +16,14 @@ from __future__ import annotations
 import fcntl
 import re
 import shutil
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from inferometer.errors import FormatError, InputError
 from inferometer.records import prometheus
@@ -46,15 +48,19 @@ class Journal:
         folder = root / meta.id
         try:
             folder.mkdir(parents=True)
-            lock = open(folder / "lock", "wb")  # noqa: SIM115  (held for the journal's life)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileExistsError:
             raise InputError("id", meta.id, "an id that no other benchmark has") from None
         except OSError as why:
             raise InputError.because(f"cannot write the journal at {folder}: {why.strerror}") from why
-        journal = cls(folder, lock)
-        journal.write_meta(meta)
-        return journal
+        try:
+            lock = open(folder / "lock", "wb")  # noqa: SIM115  (held for the journal's life)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            journal = cls(folder, lock)
+            journal.write_meta(meta)
+            return journal
+        except OSError as why:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise InputError.because(f"cannot write the journal at {folder}: {why.strerror}") from why
 
     def requests(self, worker: int) -> Path:
         """The file that this worker appends its `Ended` lines to."""
@@ -104,12 +110,31 @@ def read_journal(folder: Path, meta: RunMeta | None = None) -> Run:
     """
     meta = meta or _read_meta(folder)
     notes: list[str] = []
-    ended = read_ended(sorted(folder.glob("requests-*.jsonl")), notes)
-    ended.sort(key=lambda each: each.index)
+    ended, times = read_ended(sorted(folder.glob("requests-*.jsonl")), notes)
     samples, counters = _server(folder / PAGES, meta, notes)
     counters = {**meta.counters, **counters}
-    meta = msgspec.structs.replace(meta, notes=[*meta.notes, *notes], counters=counters)
-    return make_run(meta, columns(ended), samples, token_times(ended))
+    window_s = measured_window_s(ended, meta.workload, notes)
+    meta = msgspec.structs.replace(meta, notes=[*meta.notes, *notes], counters=counters, window_s=window_s)
+    return make_run(meta, columns(ended), samples, times)
+
+
+def measured_window_s(
+    ended: Sequence[Ended], workload: dict[str, Any], notes: list[str]
+) -> tuple[float, float | None] | None:
+    """From the end of the warm-up that the workload asks for to the last send; None without a warm-up.
+
+    The drain is left out where the warm-up is, so that both edges are in the steady part.
+    """
+    requests, start = int(workload.get("warmup_requests", 0)), float(workload.get("warmup_s", 0.0))
+    sent = sorted(each.sent_s for each in ended if each.sent_s is not None)
+    if not (requests or start) or not sent:
+        return None
+    if requests < len(sent):
+        start = sent[requests] if requests else start
+    if requests >= len(sent) or start >= sent[-1]:
+        notes.append("the warm-up took the whole run: nothing is left out")
+        return None
+    return start, sent[-1]
 
 
 def _server(file: Path, meta: RunMeta, notes: list[str]) -> tuple[dict[str, Any] | None, dict[str, float]]:
@@ -140,33 +165,45 @@ def read_pages(file: Path) -> list[tuple[float, float, str]]:
     ]
 
 
-def read_ended(files: Iterable[Path], notes: list[str]) -> list[Ended]:
-    """The lines of these files; torn ones are passed over and counted in ``notes``."""
-    decoder, ended, torn = msgspec.json.Decoder(Ended), [], 0
+def read_ended(files: Iterable[Path], notes: list[str]) -> tuple[list[Ended], TokenTimes]:
+    """The lines of these files in order of number, and the token times apart: as floats they would take six times more.
+
+    Torn lines are passed over and counted in ``notes``.
+    """
+    decoder, torn = msgspec.json.Decoder(Ended), 0
+    ended: list[Ended] = []
+    times, starts = array("d"), array("q")
     for file in files:
-        for line in file.read_bytes().split(b"\n"):
-            if not line.strip():
-                continue
-            try:
-                ended.append(decoder.decode(line))
-            except msgspec.DecodeError:
-                torn += 1
+        with open(file, "rb") as lines:
+            for line in lines:
+                try:
+                    each = decoder.decode(line)
+                except msgspec.DecodeError:
+                    torn += 1
+                    continue
+                starts.append(len(times))
+                times.extend(each.times_s)
+                each.times_s = []
+                ended.append(each)
     if torn:
         notes.append(f"{torn} torn line{'s' * (torn > 1)} of the journal passed over")
-    return ended
+    order = sorted(range(len(ended)), key=lambda row: ended[row].index)
+    return [ended[row] for row in order], _ragged(np.array(times), np.array([*starts, len(times)]), np.array(order))
+
+
+def _ragged(times: npt.NDArray[np.float64], starts: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> TokenTimes:
+    """The rows between ``starts`` in another order, as one ragged pair."""
+    order = order.astype(np.int64)
+    counts = np.diff(starts).astype(np.int64)[order]
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+    return TokenTimes(offsets, times[np.repeat(starts[:-1][order], counts) + within])
 
 
 def columns(ended: Sequence[Ended]) -> dict[str, list[Any]]:
     """The columns of `Run.requests`: the schema's, and of the measured ones those that hold anything."""
     found = {name: [getattr(each, name) for each in ended] for name in _COLUMNS}
     return {n: v for n, v in found.items() if n in REQUEST_SCHEMA or any(x is not None for x in v)}
-
-
-def token_times(ended: Sequence[Ended]) -> TokenTimes:
-    """The token events of all requests as one ragged pair."""
-    counts = [len(each.times_s) for each in ended]
-    times = np.fromiter((t for each in ended for t in each.times_s), dtype=np.float64, count=sum(counts))
-    return TokenTimes(np.concatenate(([0], np.cumsum(counts, dtype=np.int64))), times)
 
 
 def _read_meta(folder: Path) -> RunMeta:

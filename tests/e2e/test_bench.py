@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -311,6 +312,43 @@ def test_interrupted_it_lets_answers_end_and_saves(plain: Truth, folder: Path) -
     assert 20 <= run["requests"] < 400
     assert run["summary"]["failed"] == 0
     assert Store().load(run["id"]).requests.height == run["requests"]
+
+
+def test_interrupted_before_anything_is_sent_it_leaves_at_once(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections, and never says anything
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        process = subprocess.Popen(command(url), stderr=subprocess.PIPE, start_new_session=True)
+        time.sleep(2.0)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=5)
+    assert process.returncode == 130
+    assert not list(folder.glob(".inferometer/running/*"))
+
+
+def test_a_view_that_blocks_ends_no_worker(plain: Truth, monkeypatch: pytest.MonkeyPatch) -> None:
+    from inferometer.benchmark import point
+
+    monkeypatch.setattr(point, "SILENT_S", 1.0)
+    waited: list[float] = []
+
+    def slow(progress: Any) -> None:
+        if progress.ended and not waited:
+            waited.append(progress.time_s)
+            time.sleep(1.5)
+
+    run = bench(plain.url, closed(users=2, requests=60, output=8), watch=slow)
+    assert waited
+    assert run.meta.partial == ""
+    assert run.requests.height == 60
+
+
+def test_one_failure_and_slow_answers_are_no_dead_server(plain: Truth) -> None:
+    look = Bench(plain.url, options={"give_up_after_s": 0.3})
+    look.point(closed(requests=4))
+    plain.configure(err_every=7, ttft=0.6)
+    run = look.point(closed(users=1, requests=6, output=1))
+    assert run.meta.partial == ""
+    assert run.requests.height == 6
 
 
 def test_the_server_killed_in_mid_run(folder: Path) -> None:

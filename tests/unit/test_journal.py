@@ -38,6 +38,29 @@ def test_rows_come_in_order_of_number_over_all_workers(tmp_path: Path) -> None:
     assert run.meta.partial == "killed"
 
 
+def test_the_warm_up_of_a_killed_run_is_left_out(tmp_path: Path) -> None:
+    told = RunMeta(kind="measured", id="warm", workload={"warmup_requests": 2})
+    journal = Journal.create(tmp_path, told)
+    journal.requests(0).write_text("".join(line(i) for i in range(6)))
+    assert read_journal(journal.folder).meta.window_s == (2.0, 5.0)
+    longer = RunMeta(kind="measured", id="longer", workload={"warmup_s": 60.0})
+    journal = Journal.create(tmp_path, longer)
+    journal.requests(0).write_text("".join(line(i) for i in range(6)))
+    run = read_journal(journal.folder)
+    assert run.meta.window_s is None
+    assert any("warm-up took the whole run" in note for note in run.meta.notes)
+
+
+def test_a_journal_that_cannot_be_begun_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Journal, "write_meta", full)
+    with pytest.raises(InputError, match="No space left"):
+        Journal.create(tmp_path, meta())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_torn_line_is_passed_over_and_said(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, meta())
     journal.requests(0).write_text(line(0) + line(1)[:30])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from inferometer.benchmark import fitness
@@ -18,7 +17,7 @@ from inferometer.journal import Journal, read_journal
 from inferometer.records import prometheus
 from inferometer.records.device_memory import Device
 from inferometer.records.engine_log import read_log, server_columns
-from inferometer.records.metrics import Stat, summarize
+from inferometer.records.metrics import delays, lateness_s, summarize
 from inferometer.records.run import Run, RunMeta
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ class Seen(msgspec.Struct, kw_only=True):
 
     reports: list[Report]
     partial: str
+    confident: bool = False
+    """Whether the target confidence was reached."""
     start_perf_s: float
     started_unix_s: float
     scrape_notes: list[str] = []
@@ -44,12 +45,11 @@ def assembled(point: Point, journal: Journal, prepared: Prepared, seen: Seen) ->
         started_unix_s=seen.started_unix_s,
         partial=seen.partial,
         client={"started_perf_counter_s": seen.start_perf_s, **_client(seen.reports)},
-        server=_server(point, seen),
-        notes=[*point.server.notes, *prepared.notes, *seen.scrape_notes],
+        server={**server_facts(point), **_devices(seen.devices)},
+        notes=[*point.server.notes, *prepared.notes, *seen.scrape_notes, *_not_reached(point, seen)],
     )
     run = read_journal(journal.folder, meta)
     run.requests = _with_asked(run.requests, run.meta)
-    run.meta.window_s = _window(run, point)
     if point.server_log is not None:
         _add_log(run, Path(point.server_log))
     return _judged(run)
@@ -65,24 +65,25 @@ def _client(reports: list[Report]) -> dict[str, float]:
         "workers": len(reports),
         "cpu_share": max(shares, default=None),
         "reconnects": sum(report.reconnects for report in reports),
+        "stale": sum(report.stale for report in reports),
     }
-    return {name: float(value) for name, value in found.items() if value is not None} | _delays("loop_lag_s", lags)
+    return {name: float(value) for name, value in found.items() if value is not None} | delays("loop_lag_s", lags)
 
 
-def _delays(name: str, delays_s: npt.NDArray[np.float64]) -> dict[str, float]:
-    """Median and 99th percentile, and the third highest: of few values the percentile is a single one's chance."""
-    known = np.sort(delays_s[~np.isnan(delays_s)])
-    stat = Stat.of(known)
-    if stat.p50 is None or stat.p99 is None:
-        return {}
-    return {
-        f"{name}.p50": stat.p50,
-        f"{name}.p99": stat.p99,
-        f"{name}.third_highest": float(known[-min(3, known.size)]),
-    }
+def _not_reached(point: Point, seen: Seen) -> list[str]:
+    target = point.options.confidence
+    if target is None or seen.confident or seen.partial:
+        return []
+    return [f"the target confidence of {target:.0%} was not reached: give it more requests or time"]
 
 
-def _server(point: Point, seen: Seen) -> dict[str, Any]:
+def _devices(seen: list[list[Device] | None]) -> dict[str, Any]:
+    memory = [[device._asdict() for device in devices] for devices in seen if devices]
+    return {"device_memory": dict(zip(("before", "after"), memory, strict=False))} if memory else {}
+
+
+def server_facts(point: Point) -> dict[str, Any]:
+    """What was found out about the server before the first request."""
     server = point.server
     found: dict[str, Any] = {
         "engine": server.engine,
@@ -92,9 +93,6 @@ def _server(point: Point, seen: Seen) -> dict[str, Any]:
         "connection": public(point.connection),
         "metrics_urls": server.metrics_urls,
     }
-    memory = [[device._asdict() for device in devices] for devices in seen.devices if devices]
-    if memory:
-        found["device_memory"] = dict(zip(("before", "after"), memory, strict=False))
     return {name: value for name, value in found.items() if value not in (None, {}, [])}
 
 
@@ -106,21 +104,6 @@ def _with_asked(requests: pl.DataFrame, meta: RunMeta) -> pl.DataFrame:
         meta.notes.append("the server gave no usage: prompt tokens are those asked for")
         requests = requests.with_columns(pl.col("asked_prompt_tokens").alias("prompt_tokens"))
     return requests
-
-
-def _window(run: Run, point: Point) -> tuple[float, float | None] | None:
-    """From the end of the warm-up to the last send: the drain is left out where the warm-up is."""
-    options, sent = point.options, run.requests["sent_s"].drop_nulls().sort()
-    if not (options.warmup_requests or options.warmup_s) or not sent.len():
-        return None
-    start = options.warmup_s
-    if options.warmup_requests:
-        if options.warmup_requests >= sent.len():
-            run.meta.notes.append("the warm-up took all requests: nothing is left out")
-            return None
-        start = float(sent[options.warmup_requests])
-    last = float(sent[-1])
-    return (start, last) if last > start else None
 
 
 def _add_log(run: Run, path: Path) -> None:
@@ -142,19 +125,11 @@ def _add_log(run: Run, path: Path) -> None:
     run.server = pl.concat([run.server, rows.with_columns(*gauges)], how="diagonal_relaxed").sort("time_s")
 
 
-def _lateness(run: Run) -> npt.NDArray[np.float64]:
-    """Scheduled to sent. The users of a closed loop all start at once, which no client can: not counted."""
-    requests = run.requests
-    if run.meta.request_rate_per_s is None and run.meta.concurrency is not None:
-        requests = requests.filter(pl.col("scheduled_s") > 0)
-    return (requests["sent_s"] - requests["scheduled_s"]).to_numpy().astype(np.float64)
-
-
 def _judged(run: Run) -> Run:
     """The run with its lateness, and with what its reader must know."""
     meta = run.meta
     summary = summarize(run)
-    meta.client |= _delays("lateness_s", _lateness(run))
+    meta.client |= delays("lateness_s", lateness_s(run))
     if summary.peak_in_flight is not None:
         meta.client["peak_in_flight"] = float(summary.peak_in_flight)
     meta.server["means"] = prometheus.means(meta.counters)

@@ -12,7 +12,6 @@ import hashlib
 import secrets
 import signal
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,10 +102,11 @@ class Bench:
         if server_log is not None and not Path(server_log).is_file():
             raise InputError("server_log", server_log, "a log file that exists")
         self.options: BenchOptions = checked_options(options or {})
+        headers = self.options.headers
         self.connection = parse_target(
             url,
             api_key=self.options.api_key,
-            headers=self.options.headers.items(),
+            headers=headers.items() if isinstance(headers, dict) else headers,
             verify=self.options.verify,
             ca_file=self.options.ca_file,
             connect_timeout_s=self.options.connect_timeout_s,
@@ -121,14 +121,13 @@ class Bench:
 
     def point(self, workload: Workload, *, repeat: int = 0, number: int = 0, points: int | None = 1) -> Run:
         """Measure one point and keep it. ``number`` of ``points`` is for the live view."""
-        seed = self.seed(number)
-        key = self.key(workload, repeat)
-        return _finished(lambda interrupt: self._point(workload, seed, key, (number + 1, points), interrupt))
+        seed, place = self.seed(number), (number + 1, points)
+        return _finished(lambda interrupt: self._point(workload, seed, repeat, place, interrupt))
 
     async def _point(
-        self, workload: Workload, seed: int, key: str, place: tuple[int, int | None], interrupt: Interrupt
+        self, workload: Workload, seed: int, repeat: int, place: tuple[int, int | None], interrupt: Interrupt
     ) -> Run:
-        server, abilities = self._found = self._found or await self._look(workload)
+        server, abilities = await self._looked(workload)
         point = Point(
             connection=self.connection,
             endpoint=self.endpoint,
@@ -137,12 +136,18 @@ class Bench:
             options=self.options,
             workload=workload,
             seed=seed,
-            meta=self.meta(workload, seed, key, server),
+            meta=self.meta(workload, seed, self.key(workload, repeat, server.model), server),
             tokenizer=self.tokenizer,
             server_log=self.server_log,
             place=place,
         )
         return await measure(point, self.store, interrupt, self.watch)
+
+    async def _looked(self, workload: Workload) -> tuple[Server, Abilities]:
+        """What `_look` finds, looked for once."""
+        if self._found is None:
+            self._found = await self._look(workload)
+        return self._found
 
     async def _look(self, workload: Workload) -> tuple[Server, Abilities]:
         """What the server is, and what it takes."""
@@ -202,14 +207,17 @@ class Bench:
         values = {name: getattr(self.options, name) for name in _WHAT_IS_SENT}
         return {name: value for name, value in values.items() if value != getattr(default, name)}
 
-    def key(self, workload: Workload, repeat: int) -> str:
-        """A hash of what is asked: the server's address, model, endpoint, workload, options and number of repeat."""
+    def key(self, workload: Workload, repeat: int, model: str) -> str:
+        """A hash of what is asked: the server's address, the model it serves, workload, options, number of repeat."""
+        names = (*_WHAT_IS_SENT, *_WHEN_IT_STOPS, "seed", "tokenizer", "arm", "chip")
+        dataset = self.options.dataset
         asked = {
             "url": shown_url(self.connection),
-            "model": self.model,
+            "model": model,
             "endpoint": self.endpoint,
             "workload": workload.describe(),
-            "options": {name: getattr(self.options, name) for name in (*_WHAT_IS_SENT, *_WHEN_IT_STOPS)},
+            "options": {name: getattr(self.options, name) for name in names},
+            "dataset": hashlib.sha256(Path(dataset).read_bytes()).hexdigest() if dataset else None,
             "repeat": repeat,
         }
         return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
@@ -218,7 +226,8 @@ class Bench:
         """The last run of this very point in the store that is whole and not unfit; None where there is none."""
         if self.store is None:
             return None
-        for row in reversed(self.store.list(source_sha256=self.key(workload, repeat))):
+        server, _ = _finished(lambda interrupt: self._looked(workload))
+        for row in reversed(self.store.list(source_sha256=self.key(workload, repeat, server.model))):
             run = self.store.load(row["id"])
             if not run.meta.partial and not run.meta.unfit:
                 return run
@@ -227,6 +236,7 @@ class Bench:
 
 _WHAT_IS_SENT = (
     "dataset",
+    "dataset_output_tokens",
     "shared_prefix_len",
     "prefix_reuse",
     "cache_salt",
@@ -264,25 +274,38 @@ def _finished(work: Callable[[Interrupt], Coroutine[Any, Any, T]]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(_with_signals(work))
-    return _in_thread(lambda: asyncio.run(work(Interrupt())))
+    interrupt = Interrupt()
+    return _in_thread(lambda: asyncio.run(work(interrupt)), interrupt)
 
 
 async def _with_signals(work: Callable[[Interrupt], Coroutine[Any, Any, T]]) -> T:
     interrupt = Interrupt()
-    with _caught(interrupt):
-        return await work(interrupt)
+    task = asyncio.create_task(work(interrupt))
+
+    def asked() -> None:
+        interrupt.ask()
+        if not interrupt.measuring:  # nothing was sent, so there is nothing to finish
+            task.cancel()
+
+    with _caught(asked):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if interrupt.asked:
+                raise KeyboardInterrupt from None
+            raise
 
 
 @contextlib.contextmanager
-def _caught(interrupt: Interrupt) -> Iterator[None]:
-    """SIGINT and SIGTERM ask to finish, where this is the main thread."""
+def _caught(asked: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call this, where this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
     caught = (signal.SIGINT, signal.SIGTERM)
     for each in caught:
-        loop.add_signal_handler(each, interrupt.ask)
+        loop.add_signal_handler(each, asked)
     try:
         yield
     finally:
@@ -290,7 +313,7 @@ def _caught(interrupt: Interrupt) -> Iterator[None]:
             loop.remove_signal_handler(each)
 
 
-def _in_thread(work: Callable[[], T]) -> T:
+def _in_thread(work: Callable[[], T], interrupt: Interrupt) -> T:
     found: list[T] = []
     failed: list[BaseException] = []
 
@@ -303,8 +326,10 @@ def _in_thread(work: Callable[[], T]) -> T:
     thread = threading.Thread(target=target, name="inferometer-bench")
     thread.start()
     while thread.is_alive():
-        thread.join(timeout=0.2)
-        time.sleep(0)
+        try:
+            thread.join(timeout=0.2)
+        except KeyboardInterrupt:
+            interrupt.ask()
     if failed:
         raise failed[0]
     return found[0]

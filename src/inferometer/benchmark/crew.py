@@ -79,7 +79,10 @@ class Crew:
 
         Raises `InputError` where one cannot.
         """
-        crew = cls([await _started(job, folder) for job in jobs])
+        try:
+            crew = cls([await _started(job, folder) for job in jobs])
+        except OSError as why:
+            raise InputError.because(f"a client process cannot be started: {why.strerror or why}") from why
         for hand in crew.hands:
             try:
                 await asyncio.wait_for(hand.ready.wait(), READY_TIMEOUT_S)
@@ -92,7 +95,9 @@ class Crew:
         return crew
 
     def tell(self, command: Command) -> None:
-        """Say this to every worker that still lives."""
+        """Say this to every worker that still lives; it is expected to be heard from now on."""
+        for hand in self.hands:
+            hand.heard_s = time.monotonic()
         line = msgspec.json.encode(command) + b"\n"
         for hand in self.hands:
             if hand.process.returncode is None and hand.process.stdin is not None:
@@ -134,6 +139,11 @@ class Crew:
         return Pulse(time_s=max((pulse.time_s for pulse in pulses), default=0.0), **sums)
 
     @property
+    def reports(self) -> list[Report]:
+        """What those that came to their end had to say."""
+        return [hand.report for hand in self.hands if hand.report is not None]
+
+    @property
     def faults(self) -> list[str]:
         """What went wrong in the workers."""
         return list(dict.fromkeys(hand.fault for hand in self.hands if hand.fault))
@@ -141,7 +151,9 @@ class Crew:
 
 async def _started(job: Job, folder: Path) -> Hand:
     file, log = folder / f"job-{job.worker}.msgpack", folder / f"worker-{job.worker}.log"
-    file.write_bytes(msgspec.msgpack.encode(job))
+    # it holds the headers, and so the key: nobody else's to read, and the worker removes it
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as content:
+        content.write(msgspec.msgpack.encode(job))
     with open(log, "wb") as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "inferometer.benchmark.worker", str(file)),

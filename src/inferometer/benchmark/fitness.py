@@ -30,12 +30,16 @@ WARM = 0.01
 
 def unfit(run: Run, summary: Summary) -> list[str]:
     """Why this measurement should not be trusted; nothing where it can be."""
-    return [found for check in (_busy, _late, _lagging, _throttled) if (found := check(run, summary))]
+    return [found for check in (_nothing, _busy, _late, _lagging, _throttled) if (found := check(run, summary))]
 
 
 def remarks(run: Run, summary: Summary) -> list[str]:
     """What whoever reads these figures must know."""
     return [found for check in _REMARKS if (found := check(run, summary))]
+
+
+def _nothing(run: Run, summary: Summary) -> str | None:
+    return None if run.requests.height else "no request was sent"
 
 
 def _busy(run: Run, summary: Summary) -> str | None:
@@ -53,9 +57,7 @@ def _late(run: Run, summary: Summary) -> str | None:
     late = _often(run, "lateness_s")
     if late is None or _is_capped(run) or not _matters(late, summary):
         return None
-    return (
-        f"the client was late: 1 % of the requests were sent more than {late * 1000:.1f} ms after they should have been"
-    )
+    return f"the client was late: at the 99th percentile requests were sent {late * 1000:.1f} ms after their time"
 
 
 def _lagging(run: Run, summary: Summary) -> str | None:
@@ -136,6 +138,25 @@ def _chunks(run: Run, summary: Summary) -> str | None:
     return "some chunks hold several tokens: gaps are chunk gaps; TPOT counts tokens"
 
 
+def _more_events(run: Run, summary: Summary) -> str | None:
+    """A chunk is at least one token, so a usage below the number of chunks cannot be right."""
+    if not _has(run, "token_events", "output_counted_by"):
+        return None
+    told = _answered(run).filter(pl.col("output_counted_by") == "usage")
+    few = told.filter(pl.col("token_events") > pl.col("output_tokens")).height
+    return f"{few} answers had more chunks of tokens than tokens by the server's usage" if few else None
+
+
+def _stale(run: Run, summary: Summary) -> str | None:
+    count = int(run.meta.client.get("stale", 0))
+    if not count:
+        return None
+    return (
+        f"{count} requests were sent twice: the server had closed the connection that they were first sent on, without "
+        "saying so"
+    )
+
+
 def _hidden_reasoning(run: Run, summary: Summary) -> str | None:
     """Reasoning that is billed and not streamed: the first token seen is not the first token made."""
     if not _has(run, "reasoning_tokens"):
@@ -152,7 +173,10 @@ def _hidden_reasoning(run: Run, summary: Summary) -> str | None:
 
 
 def _warm(run: Run, summary: Summary) -> str | None:
-    queries, hits = (run.meta.counters.get(f"prefix_cache_{name}") for name in ("queries", "hits"))
+    counters = run.meta.counters
+    queries, hits = (counters.get(f"prefix_cache_{name}") for name in ("queries", "hits"))
+    if queries is None:  # SGLang and llama.cpp count the prompt tokens themselves
+        queries, hits = counters.get("prompt_tokens"), counters.get("cached_prompt_tokens")
     if run.meta.workload.get("shared_prefix_len") or run.meta.workload.get("kind") == "sessions":
         return None
     if not queries or not hits or hits / queries < WARM:
@@ -185,6 +209,8 @@ _REMARKS: tuple[Any, ...] = (
     _few,
     _short,
     _counted_by_events,
+    _more_events,
+    _stale,
     _chunks,
     _hidden_reasoning,
     _warm,

@@ -138,6 +138,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report", tag_field=
 
     sent: int
     ended: int
+    failed: int = 0
     cpu_s: float
     """User and system time of this process between start and end."""
     wall_s: float
@@ -145,6 +146,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report", tag_field=
     """How late a timer of every 20 ms fired, the last 100,000 values at most."""
     peak_in_flight: int
     reconnects: int
+    stale: int = 0
+    """Requests sent a second time, because the server had closed the connection they were first sent on."""
     fault: str | None = None
     """Why the worker gave up, where it did: ``No space left on device``."""
     last_send_s: float | None = None

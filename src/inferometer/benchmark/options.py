@@ -63,7 +63,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # connection
     api_key: str | None = None
     """A bearer token. None: that of the environment, ``INFEROMETER_API_KEY`` or ``OPENAI_API_KEY``."""
-    headers: dict[str, str] = {}
+    headers: dict[str, str] | tuple[tuple[str, str], ...] = {}
     verify: bool = True
     """Check the server's TLS certificate."""
     ca_file: str | None = None
@@ -135,6 +135,8 @@ def _check(name: str, value: Any) -> None:
 
 
 def _check_together(found: BenchOptions) -> None:
+    if found.confidence is not None and not found.stream and found.confidence_metrics != ("e2e_s",):
+        raise InputError("confidence_metrics", found.confidence_metrics, "e2e_s alone where answers are not streamed")
     for metric in found.confidence_metrics:
         if metric not in CONFIDENCE_METRICS:
             raise InputError("confidence_metrics", metric, f"metrics of {', '.join(CONFIDENCE_METRICS)}")

@@ -14,7 +14,7 @@ from inferometer.benchmark.detect import Abilities, Server
 from inferometer.benchmark.job import Command, Connection, Endpoint
 from inferometer.benchmark.options import BenchOptions
 from inferometer.benchmark.preparation import prepare
-from inferometer.benchmark.progress import Progress, Tail, Watch
+from inferometer.benchmark.progress import RECENT, Progress, Tail, Watch
 from inferometer.benchmark.prompts import Tokenizer
 from inferometer.benchmark.scrape import Scraper
 from inferometer.errors import InputError
@@ -27,6 +27,8 @@ from inferometer.store import Store
 
 LEAD_S = 0.2
 """From the word to the workers to second 0, so that all of them have heard it."""
+FAILURES_IN_A_ROW = 10
+"""Fewer do not make a server unreachable: it may only be slow after one bad answer."""
 LOOK_S = 0.1
 """How often the rules for stopping are looked at."""
 SILENT_S = 10.0
@@ -36,10 +38,12 @@ SHOW_S = 0.5
 
 
 class Interrupt:
-    """What a user's Ctrl-C asks for: once to finish, twice to give up."""
+    """What a user's Ctrl-C asks for: before anything was sent to leave, then once to finish, twice to give up."""
 
     def __init__(self) -> None:
         self.asked = 0
+        self.measuring = False
+        """Whether requests are or have been sent, so that there is something to finish."""
 
     def ask(self) -> None:
         """Take in one more."""
@@ -87,12 +91,10 @@ async def measure(point: Point, store: Store | None, interrupt: Interrupt, watch
                 _keep(store, run, journal)
             kept = True
             return run
-        except InputError:
-            # nothing was sent, or the error says where the journal is
-            kept = not any(file.stat().st_size for file in journal.folder.glob("requests-*.jsonl"))
-            raise
         finally:
-            journal.close(remove=kept)
+            # what was measured outlives whatever went wrong
+            nothing = not any(file.stat().st_size for file in journal.folder.glob("requests-*.jsonl"))
+            journal.close(remove=kept or nothing)
 
 
 def _keep(store: Store, run: Run, journal: Journal) -> None:
@@ -121,18 +123,21 @@ class _Measurement:
         self.told_s = 0.0
         """When the workers were last told to end, on `time.monotonic`."""
         self.shown_s = self.failing_since_s = 0.0
-        self.succeeded = 0
+        self.succeeded = self.failed_then = self.seen_then = 0
+        self.confident = False
 
     async def run(self) -> Run:
         """From nothing to a Run."""
         self.show("preparing")
         self.prepared = prepare(self.point, self.temporary / "prompts.bin")
-        self.tail = Tail([self.journal.requests(worker) for worker in range(len(self.prepared.plans))])
+        keep = None if self.options.confidence else RECENT
+        self.tail = Tail([self.journal.requests(worker) for worker in range(len(self.prepared.plans))], keep)
         self.devices = [device_memory.query()]
         async with self.scraping() as self.scraper:
             await self.scraper.settled()
             await self.work()
-            await self.scraper.settled(self.crew.pulse.ended - self.crew.pulse.failed)
+            reports = self.crew.reports
+            await self.scraper.settled(sum(report.ended - report.failed for report in reports))
         self.devices.append(device_memory.query())
         run = self.assembled()
         self.show("done")
@@ -155,8 +160,9 @@ class _Measurement:
         try:
             self.begin()
             while not await self.crew.wait(LOOK_S):
-                self.look()
+                # before the look, which calls a stranger's code: what was said meanwhile has been heard here
                 self.crew.give_up(SILENT_S, self.told_s + self.patience_s if self.stopped else None)
+                self.look()
         finally:
             await self.crew.dismiss()
         if self.crew.faults and not self.partial:
@@ -167,8 +173,11 @@ class _Measurement:
         self.start = time.perf_counter() + LEAD_S
         self.started_unix_s = time.time() + LEAD_S
         self.scraper.start(self.start)
-        self.point.meta.started_unix_s = self.started_unix_s
-        self.journal.write_meta(self.point.meta)
+        meta = self.point.meta
+        meta.started_unix_s, meta.client = self.started_unix_s, {"started_perf_counter_s": self.start}
+        meta.server, meta.notes = assemble.server_facts(self.point), [*self.point.server.notes, *self.prepared.notes]
+        self.journal.write_meta(meta)
+        self.interrupt.measuring = True
         self.crew.tell(Command(start=self.start))
 
     @property
@@ -194,7 +203,8 @@ class _Measurement:
             self.shown_s = self.now_s
             if self.watch or self.options.confidence:
                 self.tail.read()
-            self.show("draining" if self.stopped else "measuring")
+            self.confident = bool(self.options.confidence) and self.known(self.options.confidence or 0.0)
+            self.show(self.phase())
 
     def enough(self) -> str | None:
         """Why to send no more: empty where all that was asked is done, None to go on."""
@@ -209,21 +219,33 @@ class _Measurement:
             return None
         if self.prepared.cycle and self.prepared.requests and ended >= self.prepared.requests:
             return ""
-        return "" if self.options.confidence and self.known(self.options.confidence) else None
+        return "" if self.confident else None
 
     def failing(self) -> bool:
-        """Whether requests have failed, and none succeeded, for too long."""
+        """Whether requests have failed one after the other, and none succeeded, for too long."""
         pulse = self.crew.pulse
         succeeded = pulse.ended - pulse.failed
         if succeeded > self.succeeded or not pulse.failed:
-            self.succeeded, self.failing_since_s = succeeded, self.now_s
-        return self.now_s - self.failing_since_s > self.options.give_up_after_s
+            self.succeeded, self.failed_then, self.failing_since_s = succeeded, pulse.failed, self.now_s
+        in_a_row = pulse.failed - self.failed_then
+        return in_a_row >= FAILURES_IN_A_ROW and self.now_s - self.failing_since_s > self.options.give_up_after_s
 
     def known(self, share: float) -> bool:
-        """Whether every metric's mean is known to within so much."""
-        run = self.tail.run(after_s=self.options.warmup_s)
+        """Whether every metric's mean is known to within so much; looked at again for every tenth more requests."""
+        if self.confident or len(self.tail.seen) < 1.1 * self.seen_then:
+            return self.confident
+        self.seen_then = len(self.tail.seen)
+        run = self.tail.run(after_s=self.options.warmup_s, after_requests=self.options.warmup_requests)
         widths = [relative_half_width(run, metric) for metric in self.options.confidence_metrics]
         return all(width is not None and width <= share for width in widths)
+
+    def phase(self) -> str:
+        """What a live view calls this time."""
+        pulse, options = self.crew.pulse, self.options
+        if self.stopped or (self.prepared.requests is not None and pulse.sent >= self.prepared.requests):
+            return "draining"
+        warming = pulse.sent < options.warmup_requests or self.now_s < options.warmup_s
+        return "warming up" if warming else "measuring"
 
     def show(self, phase: str) -> None:
         """Tell the live view."""
@@ -270,7 +292,8 @@ class _Measurement:
     def assembled(self) -> Run:
         """The journal as a Run, with all that is known about it."""
         seen = assemble.Seen(
-            reports=[hand.report for hand in self.crew.hands if hand.report is not None],
+            reports=self.crew.reports,
+            confident=self.confident,
             partial=self.partial,
             start_perf_s=self.start,
             started_unix_s=self.started_unix_s,

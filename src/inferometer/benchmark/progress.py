@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,11 @@ assert set(_Glimpse.__struct_fields__) <= set(Ended.__struct_fields__)
 class Tail:
     """Follows the files that the workers append to."""
 
-    def __init__(self, files: list[Path]) -> None:
+    def __init__(self, files: list[Path], keep: int | None = None) -> None:
+        """``keep``: only the last so many are of interest; None: all."""
         self._files = dict.fromkeys(files, 0)
         self._decoder = msgspec.json.Decoder(_Glimpse)
-        self.seen: list[_Glimpse] = []
+        self.seen: deque[_Glimpse] = deque(maxlen=keep)
         self.last_error: str | None = None
 
     def read(self) -> None:
@@ -85,13 +87,14 @@ class Tail:
                 self.seen.append(each)
                 self.last_error = each.error or self.last_error
 
-    def run(self, after_s: float = 0.0, last: int | None = None) -> Run:
-        """What has ended so far (the last so many, sent after so long), in order of sending, as a run."""
-        seen = [each for each in self.seen[-(last or 0) :] if each.sent_s is not None and each.sent_s >= after_s]
+    def run(self, after_s: float = 0.0, after_requests: int = 0) -> Run:
+        """What has ended so far, in order of sending, without what was sent before so long or among the first."""
+        seen = [each for each in self.seen if each.sent_s is not None and each.sent_s >= after_s]
         seen.sort(key=lambda each: each.sent_s or 0.0)
+        seen = seen[after_requests:]
         columns: dict[str, Any] = {name: [getattr(e, name) for e in seen] for name in _Glimpse.__struct_fields__}
         return make_run(RunMeta(kind="measured"), columns)
 
     def summary(self) -> Summary | None:
-        """The figures of the last `RECENT` to end; None before any has."""
-        return self.run(last=RECENT).summary() if self.seen else None
+        """The figures so far of those that are kept; None before any has ended."""
+        return self.run().summary() if self.seen else None

@@ -12,11 +12,15 @@ from inferometer.benchmark.bench import Bench
 from inferometer.benchmark.job import Endpoint
 from inferometer.benchmark.progress import Watch
 from inferometer.benchmark.sweep import at_level
+from inferometer.errors import InputError
 from inferometer.records.metrics import wilson_interval
 from inferometer.records.run import Run
 from inferometer.specs.checks import complaint, positive, whole
 from inferometer.specs.slo import Slo
 from inferometer.specs.workload import Workload
+
+LOWEST = 64.0
+"""A rate is halved until it is so much lower than where the search started."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +78,11 @@ def bench_search(
 ) -> Found:
     """Find the highest concurrency (closed loop) or request rate (open loop) whose attainment meets ``slo``.
 
-    Starts at the workload's own level, doubles until the SLO is missed, then bisects by ratio. A level passes by the
-    95 % Wilson interval of the share of requests sent that met every limit (`Summary.goodput`): above
-    ``slo.attainment`` it passed, below it did not; where the interval holds it, the level is measured again, up to
-    ``most_runs`` times, and the share seen decides (``resolved`` is then False).
+    Starts at the workload's own level, doubles until the SLO is missed (or halves until it is met), then bisects. A
+    level passes by the 95 % Wilson interval of the share of requests sent that met every limit (`Summary.goodput`):
+    above ``slo.attainment`` it passed, below it did not; where the interval holds it, the level is measured again, up
+    to ``most_runs`` times, and the share seen decides (``resolved`` is then False). A run that was broken off is no
+    verdict, and ends the search.
 
     Args:
         highest: try no higher level.
@@ -93,6 +98,9 @@ def bench_search(
     if not slo.limits():
         raise complaint("slo", "no limit to search for; give ttft_s, tpot_s, itl_s or e2e_s")
     positive("resolution", resolution), whole("most_runs", most_runs, 1)
+    start = workload.concurrency or workload.rate_per_s or 1
+    if highest is not None and positive("highest", highest) < start:
+        raise InputError("highest", highest, f"at least where the search starts, {start:g}")
     at_level(workload, workload.concurrency or workload.rate_per_s or 1)
     setup = Bench(url, model, endpoint, metrics_url, server_log, watch, options)
     return _Search(setup, workload, slo, most_runs, on_run).run(highest or math.inf, resolution)
@@ -111,32 +119,42 @@ class _Search:
         """Bracket, then bisect."""
         start = self.workload.concurrency or self.workload.rate_per_s or 1
         good, bad = self._bracket(float(start), highest)
-        while good is not None and bad is not None and not self.interrupted and self._apart(good, bad, resolution):
+        while good is not None and bad is not None and not self.broken_off and self._apart(good, bad, resolution):
             middle = self._middle(good, bad)
-            if self.trial(middle).passed:
-                good = middle
-            else:
-                bad = middle
+            trial = self.trial(middle)
+            if self.broken_off:
+                break
+            good, bad = (middle, bad) if trial.passed else (good, middle)
         edges = [self.trials[level] for level in (good, bad) if level is not None]
         return Found(
             by="concurrency" if self.counts else "request_rate",
             slo=self.slo,
             level=good,
             beyond=bad,
-            resolved=bool(edges) and all(edge.resolved for edge in edges) and not self.interrupted,
+            resolved=bool(edges) and all(edge.resolved for edge in edges) and not self.broken_off,
             trials=[self.trials[level] for level in sorted(self.trials)],
             runs=self.runs,
         )
 
     def _bracket(self, level: float, highest: float) -> tuple[float | None, float | None]:
-        """A level that passes and one that does not, as far as there are such."""
+        """A level that passes and one that does not, as far as there are such: upwards, or down where the first fails.
+
+        A level whose run was broken off is neither.
+        """
         good: float | None = None
-        while self.trial(level).passed and not self.interrupted:
-            good = level
-            if level >= highest:
-                return good, None
-            level = min(level * 2, highest)
-        return good, level
+        bad: float | None = None
+        lowest = 1.0 if self.counts else level / LOWEST
+        while True:
+            trial = self.trial(level)
+            if self.broken_off:
+                return good, bad
+            good, bad = (level, bad) if trial.passed else (good, level)
+            if (good and bad) or (good is None and level <= lowest) or (bad is None and level >= highest):
+                return good, bad
+            level = min(level * 2, highest) if bad is None else max(self._half(level), lowest)
+
+    def _half(self, level: float) -> float:
+        return float(level // 2) if self.counts else level / 2
 
     def _apart(self, good: float, bad: float, resolution: float) -> bool:
         return bad - good > max(1.0 if self.counts else 0.0, resolution * good)
@@ -153,9 +171,9 @@ class _Search:
             limits: dict[str, Any] = dict(self.slo.limits())
             good = run.summary().goodput(**limits)
             sent += good.n
-            met += round((good.attainment or 0.0) * good.n)
+            met += good.met
             trial = self._judged(level, met, sent)
-            if trial.resolved or self.interrupted:
+            if trial.resolved or self.broken_off:
                 break
         self.trials[level] = trial
         return trial
@@ -177,6 +195,6 @@ class _Search:
         return Trial(level=level, requests=sent, met=met, low=low, high=high, passed=passed, resolved=resolved)
 
     @property
-    def interrupted(self) -> bool:
-        """Whether the last run was broken off."""
-        return bool(self.runs and self.runs[-1].meta.partial == "interrupted")
+    def broken_off(self) -> bool:
+        """Whether the last run is not whole: it says nothing of its level, and nothing is measured after it."""
+        return bool(self.runs and self.runs[-1].meta.partial)

@@ -83,11 +83,12 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """What was served within every limit: by joint attainment, request for request."""
 
     attainment: float | None
-    """Share of the ``n`` requests sent that met every limit; None where none was sent."""
+    """Share of the ``n`` requests sent that met every limit, ``met`` of them; None where none was sent."""
     request_per_s: float | None
     output_tok_per_s: float | None
     total_tok_per_s: float | None
     n: int
+    met: int = 0
     name: str = "joint attainment"
 
 
@@ -591,16 +592,18 @@ def _done_in_window(each: PerRequest) -> tuple[float | None, float | None, int]:
     assert each.window is not None
     start, stop = each.window
     output: float | None
+    seen = np.where(np.isnan(each.first), each.end, each.first)  # an answer that came whole counts at its end
     if each.token_events is not None:
         times, tokens = each.token_events
-        output = float(tokens[(times >= start) & (times <= stop)].sum())
+        whole = np.isnan(each.first) & (each.end >= start) & (each.end <= stop) & ~np.isnan(each.output)
+        output = float(tokens[(times >= start) & (times <= stop)].sum() + each.output[whole].sum())
     else:
         last = np.fmax(each.column("last_token_s"), each.first)
-        inside = np.clip(last, start, stop) - np.clip(each.first, start, stop)
-        at_once = ((each.first >= start) & (each.first <= stop)).astype(np.float64)
-        share = np.divide(inside, last - each.first, out=at_once, where=last > each.first)
+        inside = np.clip(last, start, stop) - np.clip(seen, start, stop)
+        at_once = ((seen >= start) & (seen <= stop)).astype(np.float64)
+        share = np.divide(inside, last - seen, out=at_once, where=last > seen)
         output = None if np.isnan(each.output).all() else float(np.nansum(share * each.output))
-    began, ended = (each.first >= start) & (each.first <= stop), (each.end >= start) & (each.end <= stop)
+    began, ended = (seen >= start) & (seen <= stop), (each.end >= start) & (each.end <= stop)
     return output, _total(each.prompt, began), int((ended & each.succeeded).sum())
 
 
@@ -758,7 +761,34 @@ def _goodput(each: PerRequest, met: Bools, duration_s: float | None) -> Goodput:
         output_tok_per_s=rate(output),
         total_tok_per_s=rate(None if output is None or prompt is None else output + prompt),
         n=sent,
+        met=int(met.sum()),
     )
+
+
+def delays(name: str, delays_s: npt.ArrayLike) -> dict[str, float]:
+    """A client's delays by name: ``.p50``, ``.p99``, and ``.third_highest``, since of few values a p99 is one's chance.
+
+    >>> delays("lateness_s", [0.001, 0.002, 0.003, 0.009])["lateness_s.third_highest"]
+    0.002
+    """
+    raw = np.asarray(delays_s, dtype=np.float64)
+    known = np.sort(raw[~np.isnan(raw)])
+    stat = Stat.of(known)
+    if stat.p50 is None or stat.p99 is None:
+        return {}
+    return {
+        f"{name}.p50": stat.p50,
+        f"{name}.p99": stat.p99,
+        f"{name}.third_highest": float(known[-min(3, known.size)]),
+    }
+
+
+def lateness_s(run: Run) -> Floats:
+    """Scheduled to sent of each request; not of the users of a closed loop that all start at second 0 at once."""
+    each = PerRequest(run)
+    late = each.sent - each.column("scheduled_s")
+    closed = run.meta.request_rate_per_s is None and run.meta.concurrency is not None
+    return np.where(each.column("scheduled_s") > 0, late, np.nan) if closed else late
 
 
 BATCHES = 20

@@ -112,6 +112,26 @@ def test_a_warm_cache_is_found_through_the_counters() -> None:
     assert remarks(asked, asked.summary()) == []
 
 
+def test_a_warm_cache_by_other_engines_counters() -> None:
+    warm = run(counters={"prompt_tokens": 10_000.0, "cached_prompt_tokens": 500.0})
+    assert any(text.startswith("5% of the prompt tokens") for text in remarks(warm, warm.summary()))
+
+
+def test_more_chunks_than_tokens() -> None:
+    odd = run(columns={"token_events": np.full(100, 11), "output_counted_by": ["usage"] * 100})
+    assert any("100 answers had more chunks" in text for text in remarks(odd, odd.summary()))
+
+
+def test_requests_sent_twice_are_said() -> None:
+    twice = run(client={"stale": 3.0})
+    assert any(text.startswith("3 requests were sent twice") for text in remarks(twice, twice.summary()))
+
+
+def test_a_run_of_no_requests_is_unfit() -> None:
+    empty = make_run(RunMeta(kind="measured"), {})
+    assert unfit(empty, empty.summary()) == ["no request was sent"]
+
+
 def test_counters_that_disagree_with_the_answers() -> None:
     agree = {"prompt_tokens": 10_000.0, "generation_tokens": 1_000.0}
     same = run(counters=agree)

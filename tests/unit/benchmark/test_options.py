@@ -29,6 +29,7 @@ def test_lists_are_taken_for_tuples() -> None:
         ({"store": True}, ["store", "True"]),
         ({"ignore_eos": "yes"}, ["ignore_eos", "yes", "bool"]),
         ({"headers": ["a"]}, ["headers"]),
+        ({"confidence": 0.1, "stream": False}, ["confidence_metrics", "e2e_s alone"]),
         ({"seed": 1.5}, ["seed", "1.5"]),
     ],
 )

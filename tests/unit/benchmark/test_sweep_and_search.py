@@ -145,10 +145,32 @@ def test_a_search_by_rate_stops_at_its_resolution(monkeypatch: pytest.MonkeyPatc
 def test_nothing_meets_or_everything_up_to_the_highest(monkeypatch: pytest.MonkeyPatch) -> None:
     served(monkeypatch, ttft=lambda level: 0.9)
     none = search.bench_search("url", closed(4, per_user=200)[0], Slo(ttft_s=0.5, attainment=0.9))
-    assert (none.level, none.beyond) == (None, 4)
+    assert (none.level, none.beyond) == (None, 1)
     served(monkeypatch, ttft=lambda level: 0.1)
     every = search.bench_search("url", closed(4, per_user=200)[0], Slo(ttft_s=0.5, attainment=0.9), highest=10)
     assert (every.level, every.beyond) == (10, None)
+
+
+def test_a_start_that_is_too_much_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = served(monkeypatch, ttft=lambda level: 0.1 if level <= 5 else 0.9)
+    found = search.bench_search("url", closed(16, per_user=100)[0], Slo(ttft_s=0.5, attainment=0.9))
+    assert (found.level, found.beyond) == (5, 6)
+    assert [level for level, _ in server.asked][:3] == [16, 8, 4]
+
+
+def test_a_run_that_was_broken_off_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = served(monkeypatch)
+    server.interrupt_after = 3
+    found = search.bench_search("url", closed(1, per_user=400)[0], Slo(ttft_s=0.5, attainment=0.9))
+    assert (found.level, found.beyond, found.resolved) == (2, None, False)
+    assert [level for level, _ in server.asked] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("highest", [-1, 4])
+def test_the_highest_is_at_least_the_start(monkeypatch: pytest.MonkeyPatch, highest: float) -> None:
+    served(monkeypatch)
+    with pytest.raises(InputError, match="highest"):
+        search.bench_search("url", closed(8)[0], Slo(ttft_s=0.5), highest=highest)
 
 
 def test_too_few_requests_leave_it_unresolved(monkeypatch: pytest.MonkeyPatch) -> None:

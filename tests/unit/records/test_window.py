@@ -44,6 +44,14 @@ def test_a_request_that_straddles_counts_for_its_tokens_inside_without_token_tim
     assert without.output_tok_per_s == pytest.approx(with_times.output_tok_per_s, rel=0.02)
 
 
+def test_answers_that_were_not_streamed_count_at_their_end() -> None:
+    run = steady((4.5, 14.5))
+    bare = run.requests.drop("first_token_s", "last_token_s")
+    summary = make_run(run.meta, bare, token_times=TokenTimes(np.zeros(21, dtype=int), np.empty(0))).summary()
+    assert (summary.output_tok_per_s, summary.total_tok_per_s) == (9.0, 109.0)
+    assert make_run(run.meta, bare).summary().output_tok_per_s == 9.0
+
+
 def test_an_open_window_ends_with_the_last_answer() -> None:
     assert steady((10.0, None)).summary().duration_s == 10.0
 
