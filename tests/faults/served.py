@@ -205,6 +205,7 @@ def _assembled(
 ) -> Run:
     """The records written as a worker writes them, and read as ``bench`` reads them."""
     number = len(list(folder.glob("running/*")))
+    meta = {"workload": dict(options or {}), **meta}  # as `Bench.meta` records the options that it was sent with
     journal = Journal.create(folder / "running", RunMeta(kind="measured", id=f"run-{number}", **meta))
     lines = Lines(str(journal.requests(0)))
     for record in records:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.utils
-import json
 import os
 import socket
 import ssl
@@ -21,8 +20,8 @@ import httptools  # type: ignore[import-untyped]
 
 from inferometer.benchmark.job import Connection, Ended, Endpoint
 from inferometer.benchmark.payload import Piece
-from inferometer.benchmark.sse import AnswerError, AnswerReader, excerpt, said
-from inferometer.errors import InputError
+from inferometer.benchmark.sse import AnswerError, AnswerReader, excerpt, message
+from inferometer.benchmark.target import checked_header, reason, ssl_context
 
 ENDPOINT_PATHS: dict[Endpoint, str] = {"completions": "/completions", "chat": "/chat/completions"}
 CLOCK_DIGITS = 7
@@ -32,7 +31,9 @@ ERROR_BODY_BYTES = 64 << 10
 LINGER_S = 0.5
 """After ``[DONE]`` a server has so long to end its answer before the connection is given up."""
 STALE_S = 0.25
-"""A used connection that closes so soon after a request was sent on it had been closed before the request came."""
+"""A used connection that closes in order so soon after a request was sent had been closed before the request came."""
+STALE_RESET_S = 0.05
+"""One that is reset is so within this: a closed socket answers at once, later the request may have been its cause."""
 
 _now = time.perf_counter
 
@@ -188,7 +189,7 @@ class Wire(asyncio.Protocol):
         now = _now()
         if request.record.end_s is not None:
             self._finish(now, request.record.error)
-        elif request.record.first_byte_s is None and self._was_stale(request, now):
+        elif request.record.first_byte_s is None and self._was_stale(request, now, exc):
             self.request = None
         elif request.record.first_byte_s is None:
             self._finish(now, f"reset: the connection closed before the answer began{_because(exc)}")
@@ -293,15 +294,16 @@ class Wire(asyncio.Protocol):
         request = self.request
         if request is None:
             return
-        if self._was_stale(request, _now()):
+        if self._was_stale(request, _now(), why):
             self.request = None
             self.close()
         else:
             self.give_up(f"reset: {reason(why)}")
 
-    def _was_stale(self, request: Request, now: float) -> bool:
+    def _was_stale(self, request: Request, now: float, why: Exception | None) -> bool:
         """Whether the server had closed this connection after the answer before, so that it never saw the request."""
-        return self._used and now - self._sent < STALE_S and self.owner.stale(self, request)
+        limit_s = STALE_S if why is None else STALE_RESET_S
+        return self._used and now - self._sent < limit_s and self.owner.stale(self, request)
 
     def _finish(self, now: float, error: str | None) -> None:
         request, self.request = self.request, None
@@ -329,7 +331,7 @@ class Wire(asyncio.Protocol):
     def _http_error(self, record: Ended) -> str:
         if self._retry_after:
             record.retry_after_s = retry_after_s(self._retry_after.decode("latin-1"), time.time())
-        return f"http {self._status}: {_message(b''.join(self._pieces))}"
+        return f"http {self._status}: {message(b''.join(self._pieces))}"
 
 
 class Dialer:
@@ -340,7 +342,7 @@ class Dialer:
 
     def __init__(self, connection: Connection, endpoint: Endpoint, stream: bool, owner: Owner) -> None:
         self._connection, self._stream, self._owner = connection, stream, owner
-        self._tls = _tls_context(connection) if connection.tls else None
+        self._tls = ssl_context(connection) if connection.tls else None
         self._head = _request_head(connection, ENDPOINT_PATHS[endpoint], stream)
         self._addresses: list[tuple[int, Any]] = []
 
@@ -416,11 +418,6 @@ def retry_after_s(value: str, now_unix_s: float) -> float | None:
     return None
 
 
-def reason(why: Exception) -> str:
-    """Why the system refused, in its own words: event loops put others in their place."""
-    return os.strerror(why.errno) if isinstance(why, OSError) and why.errno else str(why)
-
-
 @contextlib.contextmanager
 def _closed_on_error(plain: socket.socket) -> Iterator[socket.socket]:
     try:
@@ -438,26 +435,6 @@ def _because(why: Exception | None) -> str:
     return f": {reason(why)}" if why else ""
 
 
-def _message(body: bytes) -> str:
-    try:
-        told = json.loads(body)
-    except ValueError:
-        return excerpt(body)
-    return said(told.get("error") or told) if isinstance(told, dict) else said(told)
-
-
-def _tls_context(connection: Connection) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=connection.ca_file)
-    except (OSError, ssl.SSLError) as why:
-        raise InputError("ca_file", connection.ca_file, f"a readable PEM file of certificates ({why})") from why
-    if not connection.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 def _request_head(connection: Connection, path: str, stream: bool) -> bytes:
     """The request line and headers up to the value of Content-Length; the user's own headers replace ours."""
     secure, host = connection.tls, connection.host
@@ -471,17 +448,7 @@ def _request_head(connection: Connection, path: str, stream: bool) -> bytes:
     }
     theirs = {key.lower() for key, _ in connection.headers}
     headers = [(key, value) for key, value in ours.items() if key.lower() not in theirs]
-    lines = [f"{key}: {value}\r\n" for key, value in (*headers, *connection.headers) if _sendable(key, value)]
+    headers += [checked_header(*header) for header in connection.headers]
+    lines = [f"{key}: {value}\r\n" for key, value in headers]
     target = f"{os.path.join('/', connection.path.strip('/'))}".rstrip("/") + path
     return f"POST {target} HTTP/1.1\r\n{''.join(lines)}Content-Length: ".encode("latin-1")
-
-
-def _sendable(key: str, value: str) -> bool:
-    plain = (key + value).isprintable() and key and " " not in key and ":" not in key
-    if not plain or key.lower() in ("content-length", "transfer-encoding", "connection"):
-        raise InputError(f"header {key}", value, "a name and a value of printable characters, none that frames a body")
-    try:
-        value.encode("latin-1")
-    except UnicodeEncodeError:
-        raise InputError(f"header {key}", value, "characters of Latin-1") from None
-    return True

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from inferometer.benchmark.job import Endpoint, Plan
 from inferometer.benchmark.prompts import Prompts, Tokenizer, escaped, salts
@@ -93,33 +95,34 @@ def plan_dataset(
     seed: int,
     endpoint: Endpoint,
     output_tokens: int | None = None,
-    scheduled_s: Sequence[float] = (),
+    unsaid_output_tokens: Sequence[int] | npt.NDArray[np.int64] = (),
+    scheduled_s: Sequence[float] | npt.NDArray[np.float64] = (),
     tokenizer: Tokenizer | None = None,
-    cache_salt: str | None = None,
+    fresh_salt: bool = False,
 ) -> Prompts:
     """So many conversations (prompts, where it has no sessions) drawn from ``dataset``, and the arena at ``path``.
 
     Drawn without replacement; a file with fewer is gone through again, in another order, and a note says so. Give
     `prompts.body` ``messages=dataset.has_messages`` for a chat. ``output_tokens``: of every request, instead of those
-    in the file. Prompt tokens are known beforehand where there is a ``tokenizer`` and no chat template around.
+    in the file. ``unsaid_output_tokens``: of request i where the file does not say it, from the first again where there
+    are fewer than requests. ``fresh_salt``: a random ``cache_salt`` for each conversation. Prompt tokens are known
+    beforehand where there is a ``tokenizer`` and no chat template around.
 
     Raises:
-        InputError: a number of conversations below 1, a file that does not say how long outputs are where
-            ``output_tokens`` does not either, another number of ``scheduled_s`` than of requests, an arena that cannot
-            be written.
+        InputError: a number of conversations below 1, a file that does not say how long outputs are where nothing else
+            does either, another number of ``scheduled_s`` than of requests, an arena that cannot be written.
     """
     rows, session, notes = _draw(dataset, whole("requests", conversations, 1), seed)
     if len(scheduled_s) not in (0, len(rows)):
         raise InputError("scheduled_s", f"{len(scheduled_s)} values", f"as many as there are requests, {len(rows)}")
-    texts = [_prompt_text(dataset, row, endpoint) for row in rows]
     several = len(set(session)) < len(session)
     plan = Plan(
         index=list(range(len(rows))),
-        slices=_write(path, texts),
-        output_tokens=[_output_tokens(dataset, row, output_tokens) for row in rows],
-        scheduled_s=[float(time) for time in scheduled_s],
+        slices=_write(path, rows, lambda row: _prompt_text(dataset, row, endpoint)),
+        output_tokens=_output_tokens(dataset, rows, output_tokens, np.asarray(unsaid_output_tokens).tolist()),
+        scheduled_s=np.asarray(scheduled_s, dtype=np.float64).tolist(),
         session=session if several else [],
-        salt=salts(cache_salt, session, seed),
+        salt=salts(session, seed) if fresh_salt else [],
     )
     return Prompts(
         plan=plan,
@@ -272,17 +275,21 @@ def _draw(dataset: Dataset, conversations: int, seed: int) -> tuple[list[int], l
     drawn: list[int] = []
     while len(drawn) < conversations:
         drawn += random.permutation(len(rows_of)).tolist()
-    picked = [list(rows_of.values())[session] for session in drawn[:conversations]]
+    groups = list(rows_of.values())
+    picked = [groups[session] for session in drawn[:conversations]]
     rows = [row for some in picked for row in some]
     notes = [f"the dataset has {len(rows_of)} prompts: they repeat"] if conversations > len(rows_of) else []
     return rows, [number for number, some in enumerate(picked) for _ in some], notes
 
 
-def _output_tokens(dataset: Dataset, row: int, given: int | None) -> int:
-    found = dataset.output_tokens[row] if given is None else given
-    if found is None:
+def _output_tokens(dataset: Dataset, rows: list[int], given: int | None, unsaid: list[int]) -> list[int]:
+    """Of each request: as given for all, else as the file says of its row, else as is said for requests without."""
+    if given is not None:
+        return [given] * len(rows)
+    said = [dataset.output_tokens[row] for row in rows]
+    if None in said and not unsaid:
         raise InputError("output_tokens", None, f"a number: {dataset.path} does not say it for every prompt")
-    return found
+    return [unsaid[i % len(unsaid)] if tokens is None else tokens for i, tokens in enumerate(said)]
 
 
 def _prompt_text(dataset: Dataset, row: int, endpoint: Endpoint) -> str:
@@ -301,18 +308,22 @@ def _plain(prompt: str | list[Message]) -> str:
     return prompt if isinstance(prompt, str) else "\n".join(str(message["content"]) for message in prompt)
 
 
-def _write(path: str | os.PathLike[str], texts: list[str]) -> list[list[int]]:
-    """One slice a text, of a file that holds each different text once."""
+def _write(path: str | os.PathLike[str], rows: list[int], text_of: Callable[[int], str]) -> list[list[int]]:
+    """One slice a row, of a file that holds each different text once. Requests of one text share one list."""
     places: dict[str, list[int]] = {}
+    of_row: dict[int, list[int]] = {}
     end = 0
     try:
         with open(path, "wb") as file:
-            for text in dict.fromkeys(texts):
-                start, end = end, end + file.write(text.encode())
-                places[text] = [start, end]
+            for row in dict.fromkeys(rows):
+                text = text_of(row)
+                if text not in places:
+                    start, end = end, end + file.write(text.encode())
+                    places[text] = [start, end]
+                of_row[row] = places[text]
     except OSError as error:
         raise InputError.because(f"{os.fspath(path)}: the prompts cannot be written: {error.strerror}") from error
-    return [list(places[text]) for text in texts]
+    return [of_row[row] for row in rows]
 
 
 def _counts(

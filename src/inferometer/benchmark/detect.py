@@ -8,12 +8,9 @@ before the first boundary page of ``/metrics``, so that nothing of theirs is in 
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
 import re
 import secrets
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -32,8 +29,12 @@ from inferometer.benchmark.prompts import (
     body,
     random_units,
 )
-from inferometer.benchmark.target import base_url, open_session, origin, root_url, same_server, shown_url
+from inferometer.benchmark.sse import message
+from inferometer.benchmark.target import base_url, open_session, origin, root_url, same_server, shown_url, veil
+from inferometer.benchmark.target import reason as reason
 from inferometer.errors import InputError
+from inferometer.records.engine_log import without_secrets
+from inferometer.records.prometheus import cache_config, parse_page
 
 Engine = Literal["vllm", "sglang", "tgi", "trtllm", "llamacpp", "openai"]
 Flag = str | int | float | bool
@@ -51,7 +52,6 @@ _METRIC_NAMES: dict[str, Engine] = {
     "trtllm_": "trtllm",
     "llamacpp:": "llamacpp",
 }
-_SECRET_FLAG = re.compile("key|token$|secret|password|credential", re.IGNORECASE)
 _ASK_TIMEOUT_S = 10.0
 _TRIES = 4
 _PASSING = (408, 425, 429)
@@ -152,7 +152,8 @@ async def _listing(session: aiohttp.ClientSession, connection: Connection) -> tu
     try:
         status, text, header = await _models(session, connection)
     except _FAILURES as error:
-        raise InputError("url", where, f"the address of a running server ({reason(error)})") from error
+        why = veil(reason(error), connection)
+        raise InputError("url", where, f"the address of a running server ({why})") from None
     if status in (401, 403):
         raise InputError.because(f"api_key: {where} answers {status}: {_about_key(connection)}")
     if status in _PASSING or status >= 500:
@@ -221,7 +222,7 @@ async def _given_page(session: aiohttp.ClientSession, connection: Connection, ur
         async with open_session(connection, timeout_s=_ASK_TIMEOUT_S, elsewhere=True) as other:
             status, text = await _ask(other, url)
     if status != 200 or not is_prometheus(text):
-        what = f"it answers {status}" if status else text
+        what = f"it answers {status}" if status else veil(text, connection)
         raise InputError("metrics_url", url, f"an address that answers with Prometheus text ({what})")
     return text
 
@@ -268,7 +269,9 @@ async def _facts(session: aiohttp.ClientSession, root: str, owner: str, header: 
     )
     _, text = await _ask(session, root + "/version")
     version = _get(_json(text), "version", str)
-    return _Facts(engine=known or named or "openai", version=version)
+    # vLLM's own settings stand nowhere else
+    configs = (cache_config(parse_page(page)) for page in pages if "cache_config_info" in page)
+    return _Facts(engine=known or named or "openai", version=version, flags=_flags(next(configs, {})))
 
 
 async def _sglang(session: aiohttp.ClientSession, root: str) -> _Facts | None:
@@ -302,7 +305,8 @@ async def _llamacpp(session: aiohttp.ClientSession, root: str) -> _Facts | None:
 
 def _flags(info: Mapping[str, Any]) -> dict[str, Flag]:
     plain = {name: value for name, value in info.items() if isinstance(value, str | int | float | bool)}
-    return {name: value for name, value in plain.items() if not _SECRET_FLAG.search(name)}
+    found: dict[str, Flag] = without_secrets(plain)
+    return found
 
 
 async def _ask(session: aiohttp.ClientSession, url: str) -> tuple[int, str]:
@@ -314,22 +318,10 @@ async def _ask(session: aiohttp.ClientSession, url: str) -> tuple[int, str]:
         return 0, reason(error)
 
 
-def reason(error: BaseException) -> str:
-    """Why a request failed, in a few words and without the headers that were sent."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        inner = error.os_error
-        if inner.errno is not None and inner.errno in errno.errorcode and not isinstance(inner, ssl.SSLError):
-            return os.strerror(inner.errno)
-        return inner.strerror or str(inner)
-    return str(error) or type(error).__name__
-
-
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -344,15 +336,7 @@ def _first_int(*values: Any) -> int | None:
 
 def _message(text: str, connection: Connection) -> str:
     """The sentence of an error answer, in whatever form the server gives it; a secret it repeats is hidden."""
-    value = _json(text)
-    for name in ("error", "message", "detail", "msg"):
-        inner = value.get(name) if isinstance(value, dict) else None
-        value = inner if inner is not None else value
-    said = re.sub(r"\s+", " ", value if isinstance(value, str) else text).strip()
-    for _, secret in connection.headers:
-        for part in (secret, secret.rpartition(" ")[2]):
-            said = said.replace(part, "***") if part else said
-    return said[:300] or "no reason given"
+    return veil(message(text.encode("utf-8", "replace")), connection) or "no reason given"
 
 
 MAX_PROBES = 6
@@ -586,7 +570,7 @@ class _Prober:
             try:
                 status, text = await self._post(self._body(units))
             except _FAILURES as error:
-                why = reason(error)
+                why = veil(reason(error), self.connection)
                 if isinstance(error, TimeoutError):
                     break  # it has waited long enough
                 continue

@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from inferometer.benchmark.alarm import make_alarm
-from inferometer.benchmark.client import CLOCK_DIGITS, Dialer, DialError, Request, Wire, reason
+from inferometer.benchmark.client import CLOCK_DIGITS, Dialer, DialError, Request, Wire
 from inferometer.benchmark.job import Ended, Job, Pulse, Report
 from inferometer.benchmark.payload import Bodies
+from inferometer.benchmark.target import reason, veil
 from inferometer.errors import InputError
 
 LAG_EVERY_S = 0.02
@@ -206,11 +207,13 @@ class LoadGenerator:
         return Report(
             sent=self._sent,
             ended=self._ended,
+            failed=self._failed,
             cpu_s=cpu_s,
             wall_s=max(self._now_s(), 0.0),
             loop_lag_s=list(self._lags),
             peak_in_flight=self._peak_in_flight,
             reconnects=self._reconnects,
+            stale=self._stale,
             fault=self._fault,
             last_send_s=self._last_send_s,
         )
@@ -365,6 +368,8 @@ class LoadGenerator:
         """Write one record. Where that fails the run is over: nothing that follows could be kept."""
         if self._fault is not None:
             return
+        if record.error is not None:
+            record.error = self._veiled(record.error)
         try:
             self._write(record)
         except OSError as why:
@@ -372,6 +377,11 @@ class LoadGenerator:
             return
         self._ended += 1
         self._failed += record.error is not None
+
+    def _veiled(self, error: str) -> str:
+        """An error without what must not be kept: a server may repeat the headers it got. Its class stays."""
+        head, colon, detail = error.partition(": ")
+        return head + colon + veil(detail, self.job.connection)
 
     # --- connections ------------------------------------------------------------------------------------------------
 
@@ -468,7 +478,7 @@ class LoadGenerator:
                 self._finished.set_result(None)
 
     def _give_up(self, fault: str) -> None:
-        self._fault = self._fault or fault
+        self._fault = self._fault or self._veiled(fault)
         self.abort(fault)
 
     def _finish_when_empty(self) -> None:

@@ -39,7 +39,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_concurrency: int | None = None
     """Open loop: at most so many in flight; what it holds back is reported as the client's queue."""
     ramp_up_s: float = 0.0
-    """Closed loop: the users start one by one over so long."""
+    """Closed loop: the users start one by one over so long. Open loop: the rate rises from 0 over so long."""
     warmup_requests: int = 0
     """The first so many are sent and recorded, and left out of the figures."""
     warmup_s: float = 0.0
@@ -58,7 +58,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     give_up_after_s: float = 60.0
     """Stop where for so long requests fail and none succeeds."""
     workers: int | None = None
-    """Client processes. None: one, and one more for every 512 users while cores last."""
+    """Client processes, at most one a user. None: one for every 512 users or 5,000 requests/s, while cores last."""
 
     # connection
     api_key: str | None = None

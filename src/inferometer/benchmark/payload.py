@@ -42,7 +42,7 @@ class Bodies:
         tail = self._tail
         if plan.salt and plan.salt[row]:
             before, brace, after = tail.rpartition(b"}")
-            tail = b"%b%b%b%b" % (before, plan.salt[row].encode(), brace, after)
+            tail = b"%b%b%b%b" % (before, _salt(plan.salt[row], round_), brace, after)
         number = b"%d" % plan.output_tokens[row]
         return [self._head, *(earlier or ()), *self.prompt(row, round_), self._middle, number, tail]
 
@@ -70,6 +70,12 @@ class Bodies:
         return pieces
 
 
+def _salt(salt: str, round_: int) -> bytes:
+    """The salt of a round: of a later one with its number before the closing quote, so that it is a new one."""
+    text = salt.encode()
+    return b'%b-%d"' % (text[:-1], round_) if round_ else text
+
+
 def _mapped(path: str) -> mmap.mmap | bytes:
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
@@ -92,3 +98,6 @@ def _check(job: Job, arena_bytes: int) -> None:
         raise InputError("ring_bytes", job.ring_bytes, f"0 to {arena_bytes}, the size of the arena")
     if any(plan.salt) and "}" not in job.tail:
         raise InputError("tail", job.tail, "a text with the body's last brace, which cache_salt stands before")
+    for salt in plan.salt:
+        if salt and not salt.endswith('"'):
+            raise InputError("plan.salt", salt, "a text with the closing quote of the cache_salt at its end")

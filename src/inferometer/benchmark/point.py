@@ -174,6 +174,7 @@ class _Measurement:
         self.started_unix_s = time.time() + LEAD_S
         self.scraper.start(self.start)
         meta = self.point.meta
+        meta.request_rate_per_s = self.prepared.rate_per_s
         meta.started_unix_s, meta.client = self.started_unix_s, {"started_perf_counter_s": self.start}
         meta.server, meta.notes = assemble.server_facts(self.point), [*self.point.server.notes, *self.prepared.notes]
         self.journal.write_meta(meta)

@@ -10,10 +10,11 @@ the file that no other slice touches.
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -86,7 +87,7 @@ class Prompts(msgspec.Struct, frozen=True, kw_only=True):
     shift_bytes: int = 0
     """0: a cycled plan cannot move its slices."""
     distinct_requests: int = 0
-    """A cycled plan sends so many before a prompt comes again."""
+    """So many are sent before a prompt comes again, however often a cycled plan is gone through."""
     asked_prompt_tokens: list[int | None]
     """None where the server's usage alone says how long a prompt is."""
     notes: list[str] = []
@@ -259,39 +260,40 @@ def make_plan(
     how: Calibration,
     *,
     seed: int,
-    scheduled_s: Sequence[float] = (),
+    scheduled_s: Sequence[float] | npt.NDArray[np.float64] = (),
     turns: int = 1,
     cycle: bool = False,
     shared_prefix_tokens: int = 0,
     prefix_reuse: int | None = None,
-    cache_salt: str | None = None,
+    fresh_salt: bool = False,
 ) -> Prompts:
     """Random prompts for so many requests, and the arena at ``path`` that holds them.
 
     ``turns``: so many requests after one another are a session; of all but the first, ``prompt_tokens`` are what the
     user adds. ``shared_prefix_tokens`` of every prompt (of a session's first) come from a few prefixes: as many as
     give each to ``prefix_reuse`` requests (None: one for all), request i having prefix i modulo their number.
-    ``cache_salt``: None, one text for all requests, or ``fresh`` for a random one each (each session). A fresh
-    ``seed`` a point keeps a point's prompts out of the cache that the one before it left.
+    ``fresh_salt``: a random ``cache_salt`` for each (each session). A fresh ``seed`` a point keeps a point's prompts
+    out of the cache that the one before it left.
 
     Raises:
         InputError: no requests, columns of unequal length, sessions of ids, a negative size, a file not writable.
     """
     tokens = np.asarray(prompt_tokens, dtype=np.int64)
-    _check_columns(len(tokens), len(output_tokens), scheduled_s, turns, how)
+    _check_columns(len(tokens), len(output_tokens), len(scheduled_s), turns, how)
     first = np.arange(len(tokens)) % turns == 0
     units, notes = _lengths(tokens, first, how)
     prefix = _prefixes(units, first, how, shared_prefix_tokens, prefix_reuse, turns)
     ring = _ring(units - prefix.units, cycle)
     make_arena(how.kind, ring.ends + prefix.total, seed, path, words=how.words, id_range=how.id_range)
-    session = (np.arange(len(tokens)) // turns).tolist()
+    rows = range(len(tokens))
+    session = [row // turns for row in rows] if turns > 1 else []
     plan = Plan(
-        index=list(range(len(tokens))),
+        index=list(rows),
         slices=_slices(units, prefix, ring, how.kind),
-        output_tokens=[int(count) for count in output_tokens],
-        scheduled_s=[float(time) for time in scheduled_s],
-        session=session if turns > 1 else [],
-        salt=salts(cache_salt, session, seed),
+        output_tokens=np.asarray(output_tokens, dtype=np.int64).tolist(),
+        scheduled_s=np.asarray(scheduled_s, dtype=np.float64).tolist(),
+        session=session,
+        salt=salts(session or rows, seed) if fresh_salt else [],
     )
     return Prompts(
         plan=plan,
@@ -299,25 +301,33 @@ def make_plan(
         ring_bytes=ring.units * UNIT_BYTES,
         shift_bytes=ring.shift * UNIT_BYTES,
         distinct_requests=ring.units,
-        asked_prompt_tokens=[int(n) if opens else None for n, opens in zip(tokens, first, strict=True)],
+        asked_prompt_tokens=[n if row % turns == 0 else None for row, n in enumerate(tokens.tolist())],
         notes=[*notes, *prefix.notes, *ring.notes, *_chance_notes(units - prefix.units, how)],
     )
 
 
-def split_plan(plan: Plan, workers: int) -> list[Plan]:
+def split_plan(plan: Plan, workers: int, users: Sequence[int] = ()) -> list[Plan]:
     """``plan`` dealt out to so many workers in turn, sessions whole; a worker may get nothing.
 
-    >>> plan = Plan(index=[0, 1, 2], slices=[[0, 4]] * 3, output_tokens=[1, 2, 3])
-    >>> [part.index for part in split_plan(plan, 2)]
-    [[0, 2], [1]]
+    ``users``: how many of a closed loop each worker has; it gets rows in that proportion, so that no worker has sent
+    all of its own long before the others have.
+
+    >>> plan = Plan(index=[0, 1, 2, 3, 4, 5], slices=[[0, 4]] * 6, output_tokens=[1] * 6)
+    >>> [part.index for part in split_plan(plan, 2)], [part.index for part in split_plan(plan, 2, users=[2, 1])]
+    ([[0, 2, 4], [1, 3, 5]], [[0, 2, 3, 5], [1, 4]])
     """
-    of_session = {session: turn for turn, session in enumerate(dict.fromkeys(plan.session))}
-    turns = [of_session[session] for session in plan.session] or range(len(plan.index))
-    rows: list[list[int]] = [[] for _ in range(workers)]
-    for row, turn in enumerate(turns):
-        rows[turn % workers].append(row)
+    if workers == 1:
+        return [plan]
+    weights = users or [1] * workers
+    turn = np.array([worker for lap in range(max(weights)) for worker in range(workers) if lap < weights[worker]])
+    first = np.diff(plan.session, prepend=-1) != 0 if plan.session else np.ones(len(plan.index), dtype=bool)
+    worker_of = turn[(np.cumsum(first) - 1) % len(turn)]
+    return [_part(plan, (worker_of == worker).tolist()) for worker in range(workers)]
+
+
+def _part(plan: Plan, mine: list[bool]) -> Plan:
     columns = {name: getattr(plan, name) for name in Plan.__struct_fields__}
-    return [Plan(**{name: [col[row] for row in part] if col else [] for name, col in columns.items()}) for part in rows]
+    return Plan(**{name: list(itertools.compress(column, mine)) for name, column in columns.items()})
 
 
 class _Prefixes(NamedTuple):
@@ -342,14 +352,12 @@ class _Ring(NamedTuple):
         return self.units + self.longest
 
 
-def _check_columns(count: int, outputs: int, scheduled_s: Sequence[float], turns: int, how: Calibration) -> None:
+def _check_columns(count: int, outputs: int, times: int, turns: int, how: Calibration) -> None:
     whole("turns", turns, 1)
     if not count or outputs != count:
         raise InputError("output_tokens", f"{outputs} values", f"as many as there are prompts, {count}, at least one")
-    if len(scheduled_s) not in (0, count):
-        raise InputError(
-            "scheduled_s", f"{len(scheduled_s)} values", f"as many as there are requests, which is {count}"
-        )
+    if times not in (0, count):
+        raise InputError("scheduled_s", f"{times} values", f"as many as there are requests, which is {count}")
     if turns > 1 and how.kind == "ids":
         raise InputError(
             "turns", turns, "1 with prompts of token ids; a session's answers are text, and so its prompts"
@@ -411,6 +419,9 @@ def _shift(spacing: int) -> int:
 def _slices(units: npt.NDArray[np.int64], prefix: _Prefixes, ring: _Ring, kind: Kind) -> list[list[int]]:
     start = np.arange(len(units)) * ring.spacing % ring.units * UNIT_BYTES
     stop = start + (units - prefix.units) * UNIT_BYTES - (kind == "ids")  # no comma after the last id
+    if not prefix.total:
+        alone: list[list[int]] = np.stack([start, stop], axis=1).tolist()
+        return alone
     shared = (ring.ends + prefix.start) * UNIT_BYTES
     shared_stop = shared + prefix.units * UNIT_BYTES
     rows = np.stack([shared, shared_stop, start, stop], axis=1).tolist()
@@ -426,19 +437,19 @@ def _chance_notes(units: npt.NDArray[np.int64], how: Calibration) -> list[str]:
     return [f"prompts of {least} units of their own are so short that some may be the same by chance"]
 
 
-def salts(salt: str | None, session: Sequence[int], seed: int) -> list[str]:
-    """`Plan.salt` of requests of these sessions: none, one text for all, or a random one a session (``fresh``).
+def salts(session: Iterable[int], seed: int) -> list[str]:
+    """`Plan.salt` of requests of these sessions, those of one adjacent: a random one a session.
 
-    >>> salts("mine", [0, 1], seed=0)
-    [',"cache_salt":"mine"', ',"cache_salt":"mine"']
+    >>> first, second, third = salts([0, 1, 1], seed=0)
+    >>> first == second, second == third
+    (False, True)
     """
-    if salt is None:
-        return []
-    if salt != FRESH:
-        return [',"cache_salt":' + _json(salt)] * len(session)
     random = stream(seed, "cache_salt")
-    fresh = {number: random.bytes(16).hex() for number in dict.fromkeys(session)}
-    return [f',"cache_salt":"{fresh[number]}"' for number in session]
+    found: list[str] = []
+    for _, turns in itertools.groupby(session):
+        salt = f',"cache_salt":"{random.bytes(16).hex()}"'
+        found += [salt for _ in turns]
+    return found
 
 
 class Tokenizer:

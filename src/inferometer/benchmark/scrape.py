@@ -20,7 +20,7 @@ import aiohttp
 
 from inferometer.benchmark.detect import is_prometheus, reason
 from inferometer.benchmark.job import Connection
-from inferometer.benchmark.target import open_session, same_server
+from inferometer.benchmark.target import open_session, same_server, veil
 from inferometer.journal import read_pages as read_pages
 from inferometer.records.prometheus import Page, gauges_now, parse_page
 
@@ -180,7 +180,7 @@ class Scraper:
             async with session.get(url, headers=_ACCEPT, allow_redirects=False) as answer:
                 text = await answer.text(errors="replace")
         except Exception as error:  # whatever it is, the run goes on
-            raise _Failed(reason(error)) from error
+            raise _Failed(veil(reason(error), self.connection)) from error
         if answer.status != 200 or not is_prometheus(text):
             raise _Failed(f"{answer.status}" if answer.status != 200 else "no Prometheus text")
         return text if text.endswith("\n") else text + "\n"

@@ -102,7 +102,7 @@ def bench_search(
     if highest is not None and positive("highest", highest) < start:
         raise InputError("highest", highest, f"at least where the search starts, {start:g}")
     at_level(workload, workload.concurrency or workload.rate_per_s or 1)
-    setup = Bench(url, model, endpoint, metrics_url, server_log, watch, options)
+    setup = Bench(url, model, endpoint, metrics_url, server_log, watch, {**options, "slo": slo.table()})
     return _Search(setup, workload, slo, most_runs, on_run).run(highest or math.inf, resolution)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from inferometer.benchmark.job import Ended
 
-EXCERPT = 200
+EXCERPT = 300
 """Characters of a server's own words that an error repeats."""
 LONGEST_EVENT_BYTES = 64 << 20
 """An event of more than this is taken for a stream that will never have an event's end."""
@@ -203,17 +203,31 @@ class AnswerReader:
 
 
 def said(error: Any) -> str:
-    """A server's error in its own words, on one line: of an object its ``message`` or ``detail``.
+    """A server's error in its own words, on one line: of an object its ``message``, ``detail``, ``error`` or ``msg``.
 
-    >>> said({"message": "out of memory", "code": 500})
+    >>> said({"error": {"message": "out of memory", "code": 500}})
     'out of memory'
     """
-    if isinstance(error, dict):
-        error = error.get("message") or error.get("detail") or error.get("error") or error
-        if isinstance(error, dict) and "message" in error:
-            return said(error)
+    while isinstance(error, dict):
+        inner = next((error[name] for name in ("message", "detail", "error", "msg") if error.get(name)), None)
+        if inner is None:
+            break
+        error = inner
     text = error if isinstance(error, str) else json.dumps(error)
     return " ".join(text.split())[:EXCERPT]
+
+
+def message(body: bytes) -> str:
+    """What the body of an error answer says, JSON in any form or text; may be empty.
+
+    >>> message(b'{"error": {"message": "no such model"}}')
+    'no such model'
+    """
+    try:
+        # not json's loads: it passes half a surrogate pair, which no file takes
+        return said(msgspec.json.decode(body))
+    except _UNREADABLE:
+        return excerpt(body)
 
 
 def excerpt(data: bytes) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from inferometer.benchmark.bench import Bench, level_of
 from inferometer.benchmark.job import Endpoint
@@ -167,6 +168,11 @@ def at_level(workload: Workload, level: float) -> Workload:
         changes = {"rate_per_s": rate, "requests": _scaled(workload, rate / workload.rate_per_s)}
     else:
         raise InputError("workload", workload.kind, "a closed or an open loop: its level can be changed")
+    for field in ("prompt_tokens", "output_tokens", "cached_tokens"):
+        value = getattr(workload, field)
+        if isinstance(value, np.ndarray):
+            allowed = "one length or a distribution: another level has another number of requests"
+            raise InputError(field, f"{len(value)} values", allowed)
     return msgspec.structs.replace(workload, **changes)
 
 

@@ -1,28 +1,34 @@
 """Where the server is: what a user writes as its address, checked and made a `Connection`.
 
-Values of headers are secrets here: they go to the server that was named and nowhere else. No error shows one, and
-`public` is the form for records and screens.
+Values of headers are secrets here: they go to the server that was named and nowhere else. No error shows one, `public`
+is the form for records and screens, and `veil` hides those that a server repeats. Light: the timed worker imports it.
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import json
 import os
 import re
+import socket
 import ssl
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from inferometer.benchmark.job import Connection
 from inferometer.errors import InputError
-from inferometer.specs.checks import positive
 
 if TYPE_CHECKING:
     import aiohttp
 
 KEY_VARIABLES = ("INFEROMETER_API_KEY", "OPENAI_API_KEY")
 """Environment variables that an API key is taken from, the first that is set, where none is given."""
+
+SHORTEST_SECRET = 4
+"""Header values of fewer characters are not hidden: they would blot out words of any text."""
 
 _ALLOWED = (
     "an address such as http://localhost:8000, https://host/openai/v1, http://[::1]:8000 or unix:///run/server.sock"
@@ -64,6 +70,8 @@ def parse_target(
     >>> connection.host, connection.port, connection.path
     ('localhost', 8000, '/v1')
     """
+    from inferometer.specs.checks import positive  # brings numpy, which the timed worker does without
+
     place = _place(url)
     _check_ca(ca_file)
     return Connection(
@@ -93,7 +101,62 @@ def parse_header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon:
         raise InputError.because("header: a text without a colon is not allowed; give 'Name: value'")
-    return _header(name.strip(), value.strip())
+    return checked_header(name.strip(), value.strip())
+
+
+def checked_header(name: str, value: str) -> tuple[str, str]:
+    """A header that may be sent with every request, as it was given.
+
+    Raises:
+        InputError: it is none, or one that the client sets; the value is not shown.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError.because("header: its name has characters that no header has; give 'Name: value'")
+    if name.lower() in _OURS:
+        raise InputError("header", name, f"another: {', '.join(_OURS)} are set by the client")
+    if not re.fullmatch(r"[\x20-\x7e\xa0-\xff]*", value):
+        raise InputError("header", name, "a value of one line, without tabs and other control characters")
+    return name, value
+
+
+def veil(text: str, connection: Connection) -> str:
+    """``text`` with ``***`` for every header value of ``connection`` in it, which a server may repeat.
+
+    Hidden are values of more than 3 characters, what follows their first space (``Bearer``) and, at the end of the
+    text, which may be cut off there, the beginning of a secret.
+
+    >>> veil("bad key Bearer sk-1234", parse_target("localhost:8000", api_key="sk-1234"))
+    'bad key ***'
+    """
+    whole, begun = _secrets(connection.headers)
+    for secret in whole:
+        text = text.replace(secret, "***")
+    beginning = next((each for each in begun if text.endswith(each)), "")
+    return text.removesuffix(beginning) + "***" if beginning else text
+
+
+@lru_cache(maxsize=8)
+def _secrets(headers: tuple[tuple[str, str], ...]) -> tuple[list[str], list[str]]:
+    """What is to be hidden, and how what was cut off may end, each the longest first: a value before its parts."""
+    values = [value.strip() for _, value in headers]
+    bare = [value.partition(" ")[2].strip() or value for value in values]  # "Bearer" alone is no secret
+    plain = {text for text in (*values, *bare) if len(text) >= SHORTEST_SECRET}
+    whole = plain | {json.dumps(text)[1:-1] for text in plain}  # as it stands in a server's JSON
+    begun = {text[:length] for text in bare for length in range(SHORTEST_SECRET, len(text))}
+    return sorted(whole, key=len, reverse=True), sorted(begun, key=len, reverse=True)
+
+
+def reason(error: BaseException) -> str:
+    """Why a connection or a request failed, in a few words: the system's own where it says, as event loops put others
+    in their place, and without what was sent.
+    """
+    cause = getattr(error, "os_error", error)  # aiohttp wraps it
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError | socket.gaierror):  # whose numbers are others
+        if cause.errno is not None and cause.errno in errno.errorcode:
+            return os.strerror(cause.errno)
+        if isinstance(cause, TimeoutError):
+            return "no answer in time"
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
 
 
 def base_url(connection: Connection) -> str:
@@ -176,6 +239,7 @@ def ssl_context(connection: Connection) -> ssl.SSLContext:
     if not connection.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1"])
     return context
 
 
@@ -276,7 +340,7 @@ def _veiled(url: str) -> str:
 def _headers(
     given: Iterable[tuple[str, str]], api_key: str | None, environment: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    own = tuple(_header(name, value) for name, value in given)
+    own = tuple(checked_header(name, value) for name, value in given)
     authorised = any(name.lower() == "authorization" for name, _ in own)
     if api_key and authorised:
         raise InputError.because("api_key: an Authorization header is given too; give one of the two")
@@ -287,16 +351,6 @@ def _headers(
     if not re.fullmatch(r"[\x21-\x7e]+", api_key.strip()):
         raise InputError.because("api_key: has a space, a line break or a character outside ASCII; give the key alone")
     return (("Authorization", f"Bearer {api_key.strip()}"), *own)
-
-
-def _header(name: str, value: str) -> tuple[str, str]:
-    if not _NAME.fullmatch(name):
-        raise InputError.because("header: its name has characters that no header has; give 'Name: value'")
-    if name.lower() in _OURS:
-        raise InputError("header", name, f"another: {', '.join(_OURS)} are set by the client")
-    if not re.fullmatch(r"[\t\x20-\x7e\xa0-\xff]*", value):
-        raise InputError("header", name, "a value of one line, without control characters")
-    return name, value
 
 
 def _check_ca(ca_file: str | os.PathLike[str] | None) -> None:

@@ -154,10 +154,15 @@ class Worker:
 
 
 def read_job(path: str) -> Job:
-    """A job from its msgpack file. Raises `InputError` where it cannot be read or is none."""
+    """A job from its msgpack file, which is removed: it may hold an API key, and a killed run leaves its files behind.
+
+    Raises `InputError` where it cannot be read or is none; such a file stays.
+    """
     try:
         with open(path, "rb") as file:
-            return msgspec.msgpack.decode(file.read(), type=Job)
+            job = msgspec.msgpack.decode(file.read(), type=Job)
+        os.unlink(path)
+        return job
     except (OSError, msgspec.DecodeError) as why:
         raise InputError("JOB_FILE", path, f"the path of a job as the coordinator writes it ({why})") from why
 

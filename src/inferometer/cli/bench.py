@@ -64,8 +64,7 @@ def bench(
     """
     flags = Flags(load, prompts, stop, sweep, connection, server)
     plan = flags.plan(study, arm)
-    limits = plan.slo.limits()
-    plan.options |= {"arm": arm, "slo": {**limits, "attainment": plan.slo.attainment} if limits else {}}
+    plan.options |= {"arm": arm}
     given = {"seed": seed, "name": name, "store": False if no_store else storage.store}
     plan.options |= {key: value for key, value in given.items() if value is not None}
     job = _Job(url, plan, flags, output)
@@ -135,6 +134,7 @@ class _Job:
             resume=sweep.resume,
             watch=watch,
             on_run=on_run,
+            slo=self.plan.slo.table(),
             **self._common(),
         )
 

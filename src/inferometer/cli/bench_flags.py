@@ -56,7 +56,9 @@ class Load:
     think_time_s: Annotated[
         float | None, Parameter(help="Closed loop: from an answer to the same user's next request.")
     ] = None
-    ramp_up_s: Annotated[float | None, Parameter(help="Closed loop: users start one by one over so long.")] = None
+    ramp_up_s: Annotated[float | None, Parameter(help="Users start one by one, or the rate rises, over so long.")] = (
+        None
+    )
     trace: Annotated[str | None, Parameter(help="Replay the requests of this trace file at their times.")] = None
     rate_scale: Annotated[float | None, Parameter(help="With --trace: 2 sends twice as fast.")] = None
     turns: Annotated[int | None, Parameter(help="Conversations of so many turns (chat), concurrency at a time.")] = None
@@ -214,9 +216,11 @@ class Flags:
         }
         if self.stop.confidence_metrics:
             given["confidence_metrics"] = tuple(self.stop.confidence_metrics.split(","))
+        if self.prompts.dataset is not None and self.load.output_tokens is not None:
+            given["dataset_output_tokens"] = _whole("--output-tokens", self.load.output_tokens)
         if self.prompts.extra_body is not None:
             given["extra_body"] = _json_object("--extra-body", self.prompts.extra_body)
-        given |= {"headers": dict(map(_header, self.connection.header))} if self.connection.header else {}
+        given |= {"headers": list(map(_header, self.connection.header))} if self.connection.header else {}
         given |= {"gpu_metrics_urls": self.server.gpu_metrics_url} if self.server.gpu_metrics_url else {}
         refused = {"ignore_eos": self.prompts.no_ignore_eos, "stream": self.prompts.no_stream}
         refused["verify"] = self.connection.no_verify
@@ -293,7 +297,7 @@ def _given(group: Any) -> list[tuple[str, Any]]:
 
 _BELONGS = {
     "request_rate": ("arrivals", "burstiness", "max_concurrency"),
-    "concurrency": ("think_time_s", "ramp_up_s", "turns"),
+    "concurrency": ("think_time_s", "turns"),
     "trace": ("rate_scale",),
     "turns": ("sessions",),
 }
@@ -381,22 +385,34 @@ def _length(given: str | None) -> Any:
 
 
 def levels(flag: str, text: str, *, whole_numbers: bool) -> list[float]:
-    """What a list of levels means: numbers, and ranges ``1..64`` that double from their start to their end.
+    """What a list of levels means: numbers, ranges ``1..64`` that double, and ``1..100:7``, seven at equal ratios.
 
     >>> levels("--concurrency", "1..24,64", whole_numbers=True)
     [1, 2, 4, 8, 16, 24, 64]
+    >>> levels("--request-rate", "0.5..8:3", whole_numbers=False)
+    [0.5, 2.0, 8.0]
     """
     found: list[float] = []
     for part in text.split(","):
-        first, dots, last = part.partition("..")
+        first, dots, rest = part.partition("..")
         low = _number(flag, text, first, whole_numbers)
-        found += _doubled(flag, text, low, _number(flag, text, last, whole_numbers)) if dots else [low]
+        found += _range(flag, text, low, rest, whole_numbers) if dots else [low]
     return list(dict.fromkeys(found))
 
 
-def _doubled(flag: str, text: str, low: float, high: float) -> list[float]:
+def _range(flag: str, text: str, low: float, rest: str, whole_numbers: bool) -> list[float]:
+    last, colon, count = rest.partition(":")
+    high = _number(flag, text, last, whole_numbers)
     if high < low:
         raise InputError(flag, text, "ranges that go up, such as 1..64")
+    if colon:
+        from inferometer.benchmark.sweep import geometric
+
+        return geometric(low, high, int(_number(flag, text, count, True)), whole_numbers=whole_numbers)
+    return _doubled(low, high)
+
+
+def _doubled(low: float, high: float) -> list[float]:
     doubled = [low]
     while doubled[-1] * 2 < high:
         doubled.append(doubled[-1] * 2)
@@ -413,6 +429,12 @@ def _number(flag: str, text: str, part: str, whole_numbers: bool) -> float:
     if not 0 < number < float("inf"):
         raise InputError(flag, text, f"{kind} or ranges of them, such as {example}")
     return number
+
+
+def _whole(flag: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InputError(flag, text, "a whole number with a dataset, whose prompts have lengths of their own")
+    return int(text)
 
 
 def _listed(flag: str, text: str | None) -> str | None:
@@ -438,7 +460,9 @@ def _json_object(flag: str, text: str) -> dict[str, Any]:
 
 
 def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise InputError("--header", text, "'NAME: VALUE'")
-    return name.strip(), value.strip()
+    from inferometer.benchmark.target import parse_header
+
+    try:
+        return parse_header(text)
+    except InputError as why:  # which names the field, not the flag, and does not show the value
+        raise InputError.because(f"--{why}") from None

@@ -36,7 +36,8 @@ class EngineLog(msgspec.Struct, kw_only=True):
     version: str | None = None
     model: str | None = None
     flags: dict[str, Any] = {}
-    """The arguments as printed: vLLM's non-default ones (V0: all), SGLang's server_args."""
+    """The arguments as printed, without what may be a secret: vLLM's non-default ones (V0: all), SGLang's server_args.
+    """
     config: dict[str, Any] = {}
     """Key figures of vLLM's "Initializing ... LLM engine" line: dtype, parallel sizes, quantization, ..."""
     max_model_len: int | None = None
@@ -406,11 +407,11 @@ def _take_arguments(reader: _Reader, line: str) -> None:
     """The lines that list arguments. The flags are the start of a server; the config line every engine of it prints."""
     if match := _FLAGS.search(line):
         reader.begin()
-        reader.log.flags = arguments(match[1])
+        reader.log.flags = without_secrets(arguments(match[1]))
     elif match := _CONFIG_LINE.search(line):
         log = reader.log
         log.version = match[1]
-        log.config = {k: v for k, v in arguments(f"({match[2]})").items() if k in CONFIG}
+        log.config = without_secrets({k: v for k, v in arguments(f"({match[2]})").items() if k in CONFIG})
         _from_config(log)
 
 
@@ -446,6 +447,31 @@ def arguments(text: str) -> dict[str, Any]:
         if mark:
             found[name.strip().strip("'\"")] = _literal(value.strip())
     return found
+
+
+SECRET_NAME = re.compile("key|token$|secret|password|credential", re.IGNORECASE)
+"""Names of arguments and settings that are not kept: their values may be secrets."""
+
+_SECRET_IN_TEXT = re.compile(
+    r"""((?:key|token\b|secret|password|credential)[\w-]{0,40}\\*['"]?\s*[=:]\s*)"""
+    r"""(\\*'(?:[^'\\]|\\.)*'?|\\*"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?|\{[^}]*\}?|[^\s,;)}\]]+)""",
+    re.IGNORECASE,
+)
+
+
+def without_secrets(value: Any) -> Any:
+    """``value`` without entries whose names are those of secrets (`SECRET_NAME`), at any depth.
+
+    In texts, which may be JSON or an object's repr, what follows such a name is replaced by ``***``.
+
+    >>> without_secrets({"seed": 0, "api_key": ["sk-1"], "extra": [{"hf_token": "t"}], "config": "C(token='t', n=1)"})
+    {'seed': 0, 'extra': [{}], 'config': 'C(token=***, n=1)'}
+    """
+    if isinstance(value, dict):
+        return {k: without_secrets(v) for k, v in value.items() if not (isinstance(k, str) and SECRET_NAME.search(k))}
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(map(without_secrets, value))
+    return _SECRET_IN_TEXT.sub(r"\1***", value) if isinstance(value, str) else value
 
 
 def _items(text: str) -> Iterator[str]:

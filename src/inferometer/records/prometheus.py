@@ -381,9 +381,15 @@ def _replicas(known: list[Known], page: Page) -> dict[int, Replica]:
     numbers = _replica_numbers(known)
     first = min(numbers.values(), default=0)
     replicas: dict[int, Replica] = {}
+    wrong: set[str] = set()
     for role, labels, value in known:
         number = numbers.get(_replica_label(labels), first)
-        _add(replicas.setdefault(number, Replica()), role, labels, value)
+        if role.piece == "_bucket" and not _is_bound(bound := labels.get("le", "")):
+            wrong.add(bound)
+        else:
+            _add(replicas.setdefault(number, Replica()), role, labels, value)
+    if wrong:
+        page.notes.append(f"histogram buckets left out, whose bound is no number: {', '.join(sorted(wrong))[:80]!r}")
     for replica in replicas.values():
         _add_prompt_tokens(replica)
     if any(not h.buckets for replica in replicas.values() for h in replica.histograms.values()):
@@ -420,9 +426,17 @@ def _add_to_histogram(histogram: Histogram, piece: str, labels: Mapping[str, str
         histogram.sum = (histogram.sum or 0.0) + value
     elif piece == "_count":
         histogram.count = (histogram.count or 0.0) + value
-    elif "le" in labels:
-        bound = float(labels["le"])
+    else:
+        bound = float(labels["le"])  # `_replicas` has left out what is no number
         histogram.buckets[bound] = histogram.buckets.get(bound, 0.0) + value
+
+
+def _is_bound(text: str) -> bool:
+    """Whether a bucket's upper bound is one: a number, ``+Inf`` too."""
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
 
 
 def _add_prompt_tokens(replica: Replica) -> None:

@@ -32,6 +32,11 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if not is_number(self.attainment) or not 0 < self.attainment <= 1:
             raise InputError("slo.attainment", self.attainment, "a share above 0, at most 1")
 
+    def table(self) -> dict[str, float]:
+        """The limits and the attainment, as a run records them; empty where there is no limit."""
+        limits = self.limits()
+        return {**limits, "attainment": self.attainment} if limits else {}
+
     def limits(self) -> dict[str, float]:
         """The limits that are set, by metric name (``ttft_s``, ``tpot_s``, ``itl_s``, ``e2e_s``)."""
         values = {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "itl_s": self.itl_s, "e2e_s": self.e2e_s}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 import uvloop
 
@@ -145,11 +146,21 @@ def test_a_body_larger_than_the_sockets_buffers(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "header", [("A b", "c"), ("A", "b\r\nc"), ("", "b"), ("Content-Length", "4"), ("A", "\u20ac"), ("A:", "b")]
+    "header",
+    [
+        ("A b", "sk-1"),
+        ("A", "sk-1\r\nc"),
+        ("A", "sk-1\t"),
+        ("", "sk-1"),
+        ("Content-Length", "4"),
+        ("A", "sk-1\u20ac"),
+        ("A:", "sk-1"),
+    ],
 )
 def test_header_that_cannot_be_sent(header: tuple[str, str]):
-    with pytest.raises(InputError, match=r"^header"):
+    with pytest.raises(InputError, match=r"^header") as raised:
         Dialer(Connection(host="h", port=1, headers=(header,)), "chat", True, None)
+    assert "sk-1" not in str(raised.value)
 
 
 def test_usual_port_is_not_named_and_an_ipv6_host_is_in_brackets():
@@ -324,6 +335,42 @@ def test_error(tmp_path: Path, name: str):
     assert first.token_events == len(first.times_s)
     assert second.error is None, "the next request is not harmed"
     assert ended.report.ended == 2
+
+
+KEY = "sk-" + "0123456789abcdef" * 8
+REPEATS: dict[str, tuple[list[Step], str]] = {
+    "JSON": (plain(401, {"error": {"message": f"bad key Bearer {KEY}"}}), "http 401: bad key ***"),
+    "without Bearer": (plain(401, {"detail": f"bad key {KEY} (x)"}), "http 401: bad key *** (x)"),
+    "text": (plain(403, f"Authorization: Bearer {KEY}\n".encode()), "http 403: Authorization: ***"),
+    "a list": (plain(422, {"detail": [{"input": KEY}]}), 'http 422: [{"input": "***"}]'),
+    "cut off": (plain(400, b"x" * 250 + KEY.encode()), "http 400: " + "x" * 250 + "***"),
+    "another header": (plain(400, b'team "blue\\" is unknown'), 'http 400: team "***" is unknown'),
+    "in the stream": ([*BEGUN, chunk(event({"error": f"no {KEY}"})), LAST_CHUNK], f"stream: no {'***'}"),
+    "a word of ours": (plain(500, b"http is down"), "http 500: *** is down"),
+}
+
+
+@pytest.mark.parametrize("name", REPEATS)
+def test_a_secret_that_the_server_repeats_is_hidden(tmp_path: Path, name: str):
+    script, error = REPEATS[name]
+    headers = (("Authorization", f"Bearer {KEY}"), ("X-Team", "blue\\"), ("X-Scheme", "http"))
+    assert bench(tmp_path, [script], connection={"headers": headers}).record.error == error
+
+
+def test_a_secret_in_what_is_no_answer_is_hidden(tmp_path: Path):
+    script: list[Step] = [b"220 welcome Bearer " + KEY.encode() + b"\r\n"]
+    connection = {"headers": (("Authorization", f"Bearer {KEY}"),)}
+    error = bench(tmp_path, [script], connection=connection).record.error
+    assert error.startswith("malformed: not HTTP")
+    assert error.endswith("220 welcome ***")
+
+
+@pytest.mark.parametrize("body", [b"[" * 60_000, b'{"error":' * 3000, b'{"error": {"message": "\\ud800"}}'])
+def test_an_error_body_that_no_parser_likes_ends_no_run(tmp_path: Path, body: bytes):
+    ended = bench(tmp_path, [plain(500, body), tokens(1)], 2)
+    assert ended.report.fault is None
+    assert [record.error is None for record in ended.records] == [False, True]
+    assert b"http 500: " in msgspec.json.encode(ended.records[0])
 
 
 def test_what_was_counted_before_a_cut_is_kept(tmp_path: Path):

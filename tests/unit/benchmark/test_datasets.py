@@ -196,6 +196,11 @@ def test_output_tokens_come_from_the_file_or_the_user(tmp_path: Path):
     found = load_dataset(write(tmp_path, lines({"prompt": "a", "max_tokens": 7}, {"prompt": "b", "max_tokens": 9})))
     assert sorted(planned(found, tmp_path, 2, output_tokens=None).plan.output_tokens) == [7, 9]
     assert planned(found, tmp_path, 2).plan.output_tokens == [5, 5]
+    some = load_dataset(write(tmp_path, lines({"prompt": "a", "max_tokens": 7}, {"prompt": "b"}, {"prompt": "c"})))
+    made = planned(some, tmp_path, 6, output_tokens=None, unsaid_output_tokens=[1, 2, 3, 4])
+    asked = zip(sent(made, "completions"), made.plan.output_tokens, [1, 2, 3, 4, 1, 2], strict=True)
+    assert all(tokens == (7 if prompt == "a" else other) for prompt, tokens, other in asked)
+    assert planned(some, tmp_path, 3, unsaid_output_tokens=[1]).plan.output_tokens == [5, 5, 5]
     silent = load_dataset(write(tmp_path, "a\n"))
     with pytest.raises(InputError, match=r"^output_tokens: None is not allowed"):
         planned(silent, tmp_path, 1, output_tokens=None)
@@ -213,7 +218,7 @@ def test_bad_plans(tmp_path: Path):
 
 def test_schedules_and_salts(tmp_path: Path):
     found = load_dataset(write(tmp_path, "a\nb\n"))
-    made = planned(found, tmp_path, 2, scheduled_s=[0.0, 0.5], cache_salt="fresh")
+    made = planned(found, tmp_path, 2, scheduled_s=[0.0, 0.5], fresh_salt=True)
     assert made.plan.scheduled_s == [0.0, 0.5]
     assert len(set(made.plan.salt)) == 2
     assert made.plan.session == []

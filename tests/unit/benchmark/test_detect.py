@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -124,6 +125,21 @@ def test_vllm():
     assert (found.engine, found.version, found.model, found.max_model_len) == ("vllm", "0.26.0", "m", 4096)
     assert [re.sub(r":\d+/", "/", url) for url in found.metrics_urls] == ["http://127.0.0.1/metrics"]
     assert found.notes == []
+
+
+def test_the_settings_of_vllm_are_on_its_metrics_page():
+    labels = 'block_size="16",cache_dtype="auto",enable_prefix_caching="True",engine="0",gpu_memory_utilization="0.9"'
+    labels += ',num_gpu_blocks="27000",num_cpu_blocks="None",kv_cache_api_key="s3cret"'
+    page = f"{VLLM_PAGE}vllm:cache_config_info{{{labels}}} 1.0\n"
+    found = detected(Fake(places={"/version": {"version": "0.26.0"}, "/metrics": page}))
+    assert found.flags == {
+        "block_size": 16,
+        "cache_dtype": "auto",
+        "enable_prefix_caching": True,
+        "gpu_memory_utilization": 0.9,
+        "num_gpu_blocks": 27000,
+    }
+    assert detected(Fake()).flags == {}
 
 
 def test_sglang_and_its_flags_without_secrets():
@@ -516,6 +532,25 @@ def test_a_secret_that_the_server_repeats_is_hidden():
     with pytest.raises(InputError, match=r"^api_key: .*provided: \*\*\*") as raised:
         probed(fake, key="s3cret")
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("ask", [detect, lambda connection: probe(connection, "m", "chat")])
+def test_a_secret_in_what_is_no_answer_is_hidden(ask: Callable[[Any], Any]):
+    key = "s3cret"
+
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"220 Bearer {key}\r\n\r\n".encode())
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            await ask(parse_target(f"127.0.0.1:{port}", api_key=key))
+
+    with pytest.raises(InputError, match=r"220 \*\*\*") as raised:
+        asyncio.run(run())
+    assert key not in "".join(traceback.format_exception(raised.value))
 
 
 @contextmanager

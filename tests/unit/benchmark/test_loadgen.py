@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import json
 import os
 import random
 import socket
@@ -21,7 +22,7 @@ from inferometer.benchmark.job import Connection, Ended
 from inferometer.benchmark.loadgen import LoadGenerator, Rows
 from inferometer.benchmark.payload import Bodies
 from inferometer.errors import InputError
-from unit.benchmark.scripted import CLOSE, HANG, Scripted, bench, delta, make_job, plain, stream, tokens, usage
+from unit.benchmark.scripted import CLOSE, HANG, RESET, Scripted, bench, delta, make_job, plain, stream, tokens, usage
 
 SLOW = [0.1, *tokens(1)]
 
@@ -107,10 +108,23 @@ def test_a_server_that_closes_behind_our_back_costs_no_request(tmp_path: Path):
     ended = bench(tmp_path, [[*tokens(2), 0.005, CLOSE]], 12)
     assert [record.error for record in ended.records] == [None] * 12
     assert (ended.report.sent, ended.report.ended) == (12, 12)
-    assert ended.report.reconnects == 11
+    assert (ended.report.reconnects, ended.report.stale, ended.report.failed) == (11, 3, 0)
     assert all(record.sent_s >= record.scheduled_s for record in ended.records)
     # after three the connection is not used again, so nothing more is sent in vain
     assert max(late(record) for record in ended.records[6:]) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("how", "resent"),
+    [([RESET], True), ([CLOSE], True), ([0.1, CLOSE], True), ([0.1, RESET], False), ([0.4, CLOSE], False)],
+)
+def test_a_request_is_sent_again_only_where_the_server_cannot_have_seen_it(
+    tmp_path: Path, how: list[Any], resent: bool
+):
+    ended = bench(tmp_path, [tokens(1), how, tokens(1)], 2)
+    assert [record.error is None for record in ended.records] == [True, resent]
+    assert (ended.report.stale, ended.report.failed, ended.report.sent) == (resent, not resent, 2)
+    assert len(ended.server.seen) == 2 + resent
 
 
 def test_http_errors_need_no_backoff(tmp_path: Path):
@@ -239,6 +253,15 @@ def test_moved_slices_go_around_the_ring_and_others_stay(tmp_path: Path):
     assert prompt([8, 10], 5, **ring) == b"w4"
     assert prompt([4, 6], 5, cycle=True) == b"w2"
     assert prompt([], 1, **ring) == b""
+
+
+def test_a_salt_is_a_new_one_in_every_round(tmp_path: Path):
+    salts = [',"cache_salt":"ab"', ',"cache_salt":"cd"']
+    job = make_job(tmp_path, Connection(host="h", port=1), 2, cycle=True, plan={"salt": salts})
+    bodies = Bodies(job)
+    sent = [json.loads(b"".join(bodies.build(row, round_))) for round_ in range(3) for row in range(2)]
+    assert [body["cache_salt"] for body in sent] == ["ab", "cd", "ab-1", "cd-1", "ab-2", "cd-2"]
+    assert [body["max_tokens"] for body in sent] == [4] * 6
 
 
 def test_cycle_of_an_open_loop_goes_on_at_its_rate(tmp_path: Path):
@@ -487,6 +510,7 @@ def test_alarm_rings_once_in_time_and_can_be_moved(kind: str):
         ({"plan": {"output_tokens": [1, 2]}}, "plan.output_tokens"),
         ({"plan": {"prompt_tokens": [1, 2]}}, "plan.prompt_tokens"),
         ({"plan": {"salt": ["x"]}, "tail": ""}, "tail"),
+        ({"plan": {"salt": ["x"]}}, "plan.salt"),
         ({"ring_bytes": 21}, "ring_bytes"),
         ({"think_time_s": -1.0}, "think_time_s"),
         ({"ramp_up_s": float("inf")}, "ramp_up_s"),

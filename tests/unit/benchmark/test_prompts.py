@@ -190,12 +190,13 @@ def test_a_prefix_longer_than_a_prompt_is_cut(tmp_path):
 
 def test_sessions_are_adjacent_and_count_overhead_once(tmp_path):
     how = Calibration(kind="words", overhead_tokens=5)
-    made = plan_of(tmp_path, [20] * 6, how, turns=3, shared_prefix_tokens=8, cache_salt="fresh")
+    made = plan_of(tmp_path, [20] * 6, how, turns=3, shared_prefix_tokens=8, fresh_salt=True)
     assert made.plan.session == [0, 0, 0, 1, 1, 1]
     assert [len(text.split()) for text in prompt_bytes(made)] == [15, 20, 20] * 2
     assert made.asked_prompt_tokens == [20, None, None] * 2
     assert [len(row) for row in made.plan.slices] == [4, 2, 2] * 2
     assert len(set(made.plan.salt)) == 2
+    assert made.plan.salt[0] == made.plan.salt[2] != made.plan.salt[3]
     with pytest.raises(InputError, match="turns: 3 is not allowed"):
         plan_of(tmp_path, [20] * 6, turns=3)
 
@@ -224,13 +225,14 @@ def test_unequal_columns_are_refused(tmp_path):
 
 def test_salts_keep_the_body_valid(tmp_path):
     head, middle, tail = body("completions", "m", token_ids=True)
-    for salt in ("fresh", 'a "quoted" one'):
-        made = plan_of(tmp_path, [4, 4], cache_salt=salt)
-        text = prompt_bytes(made)[0].decode()
-        sent = json.loads(head + text + middle + "7" + tail[:-1] + made.plan.salt[0] + tail[-1])
+    made = plan_of(tmp_path, [4, 4], fresh_salt=True)
+    text = prompt_bytes(made)[0].decode()
+    for salt in made.plan.salt:
+        sent = json.loads(head + text + middle + "7" + tail[:-1] + salt + tail[-1])
         assert (sent["max_tokens"], len(sent["prompt"])) == (7, 4)
-        assert (sent["cache_salt"] == salt) == (salt != "fresh")
-        assert (made.plan.salt[0] == made.plan.salt[1]) == (salt != "fresh")
+        assert len(sent["cache_salt"]) == 32
+    assert made.plan.salt[0] != made.plan.salt[1]
+    assert plan_of(tmp_path, [4, 4], fresh_salt=True).plan.salt == made.plan.salt
     assert plan_of(tmp_path, [4]).plan.salt == []
 
 
@@ -250,6 +252,21 @@ def test_plans_are_dealt_out_with_sessions_whole():
     plan.session = [0, 0, 1, 1, 1, 2, 2]
     assert [part.index for part in split_plan(plan, 2)] == [[0, 1, 5, 6], [2, 3, 4]]
     assert split_plan(plan, 4)[3].index == []
+
+
+@pytest.mark.parametrize("users", [[2, 1], [2, 2, 1], [171, 171, 170], [1]])
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_closed_loops_rows_go_where_its_users_are(users: list[int], turns: int):
+    sessions = 10 * sum(users) + 1
+    rows = range(sessions * turns)
+    session = [row // turns for row in rows] if turns > 1 else []
+    plan = Plan(index=[*rows], slices=[[0, 4] for _ in rows], output_tokens=[*rows], session=session)
+    parts = split_plan(plan, len(users), users)
+    assert sorted(index for part in parts for index in part.index) == [*rows]
+    for part, own in zip(parts, users, strict=True):
+        assert part.index == sorted(part.index) == part.output_tokens
+        assert len(part.index) / turns == pytest.approx(10 * own, abs=1)
+        assert part.session == [index // turns for index in part.index if turns > 1]
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
@@ -386,7 +403,7 @@ def test_a_missing_tokenizer_and_a_missing_package(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("how", [IDS, TEXT])
 @pytest.mark.parametrize("lengths", [[37], [10, 90, 17, 64], [9] * 30])
 def test_the_workers_bodies_are_sound_in_every_round(tmp_path: Path, how: Calibration, lengths: list[int]):
-    made = plan_of(tmp_path, lengths, how, cycle=True, shared_prefix_tokens=2, cache_salt="fresh")
+    made = plan_of(tmp_path, lengths, how, cycle=True, shared_prefix_tokens=2, fresh_salt=True)
     template = body("completions", "m", token_ids=how.kind == "ids")
     job = Job(
         connection=Connection(host="h", port=1),
@@ -401,7 +418,7 @@ def test_the_workers_bodies_are_sound_in_every_round(tmp_path: Path, how: Calibr
         ring_bytes=made.ring_bytes,
     )
     bodies = Bodies(job)
-    seen = set()
+    seen, salts = set(), set()
     for round_ in range(40):
         for row, length in enumerate(lengths):
             sent = json.loads(b"".join(bodies.build(row, round_)))
@@ -409,4 +426,5 @@ def test_the_workers_bodies_are_sound_in_every_round(tmp_path: Path, how: Calibr
             assert len(units) == length
             assert sent["max_tokens"] == 1
             seen.add(tuple(units))
-    assert len(seen) == 40 * len(lengths)
+            salts.add(sent["cache_salt"])
+    assert len(seen) == len(salts) == 40 * len(lengths)

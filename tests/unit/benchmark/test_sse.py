@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inferometer.benchmark import sse
 from inferometer.benchmark.job import Ended
-from inferometer.benchmark.sse import AnswerError, AnswerReader, said
+from inferometer.benchmark.sse import AnswerError, AnswerReader, message, said
 from unit.benchmark.scripted import DONE, delta, event, text, usage
 
 
@@ -291,3 +291,22 @@ def test_whole_answer_that_is_none(body: bytes, error: str):
 def test_said_is_short_and_on_one_line():
     assert said({"error": {"message": "a\n b"}}) == "a b"
     assert len(said("x" * 1000)) == sse.EXCERPT
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"error": {"message": "a"}}', "a"),
+        (b'{"error": "a"}', "a"),
+        (b'{"error": {"type": "t", "msg": "a"}}', "a"),
+        (b'{"object": "error", "message": "a"}', "a"),
+        (b'{"detail": [{"loc": ["b"]}]}', '[{"loc": ["b"]}]'),
+        (b'{"error": {"code": 7}}', '{"code": 7}'),
+        (b'"a"', "a"),
+        (b"<html>\n a", "<html> a"),
+        (b"\xff", "\ufffd"),
+        (b"", ""),
+    ],
+)
+def test_what_an_error_body_says(body: bytes, says: str):
+    assert message(body) == says

@@ -123,6 +123,14 @@ def test_a_workload_at_another_level_keeps_its_shape() -> None:
         sweep.at_level(Workload.from_requests([0.0], [1], [1]), 2)
 
 
+@pytest.mark.parametrize("field", ["prompt_tokens", "output_tokens"])
+def test_lengths_listed_one_by_one_have_no_other_level(field: str) -> None:
+    listed: dict[str, Any] = {field: [5, 6]}
+    for workload in (Workload.closed_loop(concurrency=1, **listed), Workload.open_loop(rate_per_s=1, **listed)):
+        with pytest.raises(InputError, match=f"^{field}: '2 values' is not allowed"):
+            sweep.at_level(workload, 2)
+
+
 def test_the_search_brackets_and_bisects_to_the_last_level_that_meets(monkeypatch: pytest.MonkeyPatch) -> None:
     server = served(monkeypatch, ttft=lambda level: 0.1 if level <= 37 else 0.9)
     found = search.bench_search("url", closed(1, per_user=500)[0], Slo(ttft_s=0.5, attainment=0.9))

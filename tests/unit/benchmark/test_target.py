@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+import ssl
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -14,10 +18,12 @@ from inferometer.benchmark.target import (
     parse_header,
     parse_target,
     public,
+    reason,
     root_url,
     same_server,
     shown_url,
     ssl_context,
+    veil,
 )
 from inferometer.errors import InputError
 
@@ -158,6 +164,7 @@ SECRET = "s3cret"
         ("h", {"api_key": SECRET, "headers": [("Authorization", f"Bearer {SECRET}")]}),
         ("h", {"headers": [("X-Key", f"{SECRET}\nX: y")]}),
         ("h", {"headers": [("X-Key", f"{SECRET}\r")]}),
+        ("h", {"headers": [("X-Key", f"{SECRET}\t")]}),
         ("h", {"headers": [("X Key", SECRET)]}),
         ("h", {"headers": [("Content-Length", SECRET)]}),
     ],
@@ -203,3 +210,41 @@ def test_a_secret_is_not_in_the_repr() -> None:
     connection = parse_target("localhost:8000", api_key="s3cret")
     assert "s3cret" not in repr(connection)
     assert "Authorization" in repr(connection)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("Bearer s3cret-key", "***"),
+        ("s3cret-key, s3cret-key", "***, ***"),
+        ("use Bearer", "use Bearer"),
+        ("a blue, and a red", "a ***, and a red"),
+        ("cut off: s3cret-k", "cut off: ***"),
+        ("cut off: s3c", "cut off: s3c"),
+        ("user dXNlcg==", "user ***"),
+    ],
+)
+def test_veil(text: str, seen: str) -> None:
+    headers = [("Authorization", "Bearer s3cret-key"), ("A", "blue"), ("B", "red"), ("C", "Basic dXNlcg=="), ("D", "")]
+    assert veil(text, parse_target("localhost", headers=headers)) == seen
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (TimeoutError(), "no answer in time"),
+        (TimeoutError(errno.ETIMEDOUT, "x"), "Connection timed out"),
+        (ConnectionResetError(errno.ECONNRESET, "Connect call failed"), "Connection reset by peer"),
+        (ConnectionResetError("Connection lost"), "Connection lost"),
+        (ConnectionResetError(), "ConnectionResetError"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "Name or service not known"),
+        (ssl.SSLError(1, "wrong version number"), "wrong version number"),
+        (ValueError("not an address"), "not an address"),
+        (ValueError(), "ValueError"),
+        (aiohttp.ServerDisconnectedError(), "Server disconnected"),
+        (aiohttp.ClientOSError(errno.EPIPE, "x"), "Broken pipe"),
+        (aiohttp.SocketTimeoutError(), "no answer in time"),
+    ],
+)
+def test_reasons(error: Exception, says: str) -> None:
+    assert reason(error) == says

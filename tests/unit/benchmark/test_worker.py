@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ import msgspec
 import pytest
 import uvloop
 
-from inferometer.benchmark.job import Command, Ended, Pulse, Ready, Report, Said
+from inferometer.benchmark.job import Command, Connection, Ended, Pulse, Ready, Report, Said
 from inferometer.benchmark.worker import Journal, main, read_job
 from inferometer.errors import InputError
 from unit.benchmark.scripted import HANG, Script, Scripted, make_job, tokens
@@ -222,6 +223,32 @@ def test_line_that_does_not_fit_is_taken_back(tmp_path: Path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
     assert path.read_bytes() == b'{"index":0}\n'
+
+
+# --- the job --------------------------------------------------------------------------------------------------------
+
+
+def test_the_job_file_with_its_key_is_gone_once_read(tmp_path: Path):
+    job = make_job(tmp_path, Connection(host="h", port=1, headers=(("Authorization", "Bearer sk-SECRET"),)))
+    path = tmp_path / "job"
+    path.write_bytes(msgspec.msgpack.encode(job))
+    assert read_job(str(path)) == job
+    assert not path.exists()
+
+
+def test_a_file_that_is_no_job_stays(tmp_path: Path):
+    path = tmp_path / "job"
+    path.write_bytes(b"somebody's notes")
+    with pytest.raises(InputError):
+        read_job(str(path))
+    assert path.exists()
+
+
+def test_the_worker_is_light():
+    heavy = ("aiohttp", "numpy", "polars", "prometheus_client", "rich", "tokenizers", "yaml")
+    asks = f"import sys, inferometer.benchmark.worker; print([m for m in {heavy} if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
 
 
 # --- jobs that cannot be run ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.errors import FormatError
-from inferometer.records.engine_log import EngineLog, arguments, read_log, server_columns
+from inferometer.records.engine_log import EngineLog, arguments, read_log, server_columns, without_secrets
 from inferometer.records.run import RunMeta, make_run
 from inferometer.units import GIB
 from shared import shared
@@ -544,6 +544,44 @@ def test_facts_are_plain_and_known() -> None:
     facts = genuine("tiny_eager").facts()
     assert facts["kv_cache_tokens"] == 524288
     assert {"periodic", "iterations", "notes", "async_scheduling"}.isdisjoint(facts)
+
+
+SECRET_LINES = (
+    "INFO 11-14 14:26:16 [utils.py:233] non-default args: {'model': 'm/S', 'api_key': ['s3cret', 's3cret2'], "
+    "'hf_token': 's3cret', 'ssl_keyfile_password': 's3cret', 'max_model_len': 2048, "
+    "'override_generation_config': {'temperature': 0.0, 'secret': 's3cret'}, "
+    "'kv_transfer_config': KVTransferConfig(kv_connector='x', access_token='s3cret', kv_rank=0)}",
+    "[2025-11-10 19:58:39] server_args=ServerArgs(model_path='m/S', api_key='s3cret', admin_api_key='s3cret', "
+    'max_model_len=2048, model_loader_extra_config=\'{"hf_token": "s3cret", "n": 1}\')',
+    "INFO 03-05 05:00:00 api_server.py:528] args: Namespace(host=None, model='m/S', api_key='s3cret', "
+    "ssl_keyfile_password='s3cret', max_model_len=2048)",
+    "INFO 03-05 05:00:01 Initializing a V1 LLM engine (v0.10.2) with config: model='m/S', "
+    "speculative_config=SpeculativeConfig(model='d', hf_token='s3cret'), max_seq_len=2048, ",
+)
+
+
+@pytest.mark.parametrize("line", SECRET_LINES)
+def test_arguments_that_look_like_secrets_are_not_kept(line: str) -> None:
+    log = read_log(line)
+    facts = log.facts()
+    assert "s3cret" not in repr(log)
+    assert "s3cret" not in repr(facts)
+    assert (facts["model"], facts["max_model_len"]) == ("m/S", 2048)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("tokenizer=auto, skip_tokenizer_init=False", "tokenizer=auto, skip_tokenizer_init=False"),
+        ("C(max_tokens=5, password=SecretStr('s'))", "C(max_tokens=5, password=***))"),
+        ("{'api_key': ['a', 'b'], 'n': 1}", "{'api_key': ***, 'n': 1}"),
+        ('{"credentials": {"user": "u"}, "n": 1}', '{"credentials": ***, "n": 1}'),
+        (r"{\"api_key\": \"s\"}", r"{\"api_key\": ***"),
+        ("ends in api_key='s", "ends in api_key=***"),
+    ],
+)
+def test_secrets_inside_of_texts(text: str, kept: str) -> None:
+    assert without_secrets(text) == kept
 
 
 def test_a_megabyte_takes_well_under_a_second() -> None:

@@ -325,6 +325,14 @@ def test_a_histogram_without_buckets_keeps_sum_and_count() -> None:
     assert page.notes == ["a histogram without buckets: its sum and count are read"]
 
 
+@pytest.mark.parametrize("bound", ["abc", "", "nan"])
+def test_a_bucket_whose_bound_is_no_number_is_left_out_with_a_note(bound: str) -> None:
+    name = "vllm:time_to_first_token_seconds"
+    page = parse_page(f'{name}_bucket{{le="{bound}"}} 1\n{name}_bucket{{le="+Inf"}} 6\n{name}_sum 3\n{name}_count 6\n')
+    assert page.replicas[0].histograms["ttft_s"] == Histogram(3, 6, {float("inf"): 6})
+    assert page.notes == [f"histogram buckets left out, whose bound is no number: {bound!r}"]
+
+
 def test_buckets_without_sum_have_no_mean() -> None:
     page = parse_page('vllm:time_to_first_token_seconds_bucket{le="1.0"} 3')
     assert page.replicas[0].histograms["ttft_s"].mean is None
