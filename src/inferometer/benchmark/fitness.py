@@ -92,7 +92,11 @@ def _throttled(run: Run, summary: Summary) -> str | None:
     apart = abs(ours - theirs)
     if apart <= max(IN_FLIGHT_LEAST, IN_FLIGHT_SHARE * ours):
         return None
-    what = "something between them holds requests back" if theirs < ours else "others use the server too"
+    what = (
+        "something between them holds requests back, or this client is behind"
+        if theirs < ours
+        else "others use the server too"
+    )
     return f"client and server disagree: {ours:.1f} requests in flight, the server held {theirs:.1f}: {what}"
 
 
