@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from inferometer.cli.main import main
 from inferometer.emulator import serve
 from inferometer.errors import InputError
 from inferometer.store import Store
+from ran import Ran
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = """
@@ -41,18 +42,6 @@ tpot_ms = 2000
 """
 LENGTHS = ("--prompt-tokens", "128", "--output-tokens", "8")
 FAST = {"time_scale": 0.25}
-
-
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 Run = Callable[..., Ran]

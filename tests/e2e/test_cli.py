@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import inferometer as im
 from inferometer.cli import founding_sweep
 from inferometer.cli.main import app, main
+from ran import Ran
 from shared import shared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,18 +41,6 @@ tpot_ms = 50
 LENGTHS = ["--prompt-tokens", "256", "--output-tokens", "16"]
 FLAGS = ["--model", "Qwen/Qwen3-8B", "--chip", "a100-sxm4-80gb", "--concurrency", "1,2", *LENGTHS]
 COMMANDS = ("predict", "simulate", "bench", "score", "import", "emulate", "runs", "catalog", "demo")
-
-
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture

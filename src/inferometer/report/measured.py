@@ -16,7 +16,15 @@ from rich.text import Text
 
 from inferometer.benchmark.search import Found
 from inferometer.errors import InputError
-from inferometer.records.metrics import LIMITS, Summary, SweepGoodput, sweep_goodput, throughput_knee, ttft_knee
+from inferometer.records.metrics import (
+    LEAST_SAMPLES,
+    LIMITS,
+    Summary,
+    SweepGoodput,
+    sweep_goodput,
+    throughput_knee,
+    ttft_knee,
+)
 from inferometer.records.overload import KEPT_UP, overloaded
 from inferometer.records.run import Run
 from inferometer.report import terminal
@@ -33,8 +41,6 @@ ENGINES = {
     "llamacpp": "llama.cpp",
     "openai": "a server that does not say what it is",
 }
-FEWEST_SAMPLES = 5
-"""Looks at the server of which a mean in flight is shown."""
 DIFFER_S, DIFFER_SHARE = 0.001, 0.01
 """TTFT from sending and from the scheduled time are shown side by side where their p99 differ by more than both."""
 _FAILED = re.compile(r"[\d,]+ of [\d,]+ requests failed")
@@ -277,7 +283,7 @@ def _point_cells(run: Run, slo: Slo, is_open: bool, limited: bool) -> list[Cell]
         *(milliseconds(value) for stat in (s.ttft_s, s.tpot_s) for value in (stat.p50, stat.p99)),
         figure(s.littles_law),
         figure(s.mean_in_flight),
-        figure(s.server_in_flight if run.server.height >= FEWEST_SAMPLES else None),
+        figure(s.server_in_flight if run.server.height >= LEAST_SAMPLES else None),
         Text(figure(s.failed), style=BAD if s.failed else ""),
         *([percent(attained(s, slo))] if limited else []),
     ]
