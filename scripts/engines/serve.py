@@ -50,6 +50,10 @@ LLAMACPP_FLAGS = [
 ]
 
 
+class EngineFailed(Exception):
+    """The engine is installed and does not start: a fault of the flags, the model or the environment made here."""
+
+
 class EngineUnavailable(Exception):
     """The engine cannot be installed or started here; says why in one line."""
 
@@ -271,7 +275,10 @@ def model_config(vocabulary: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def running(engine: str, log_path: Path, port: int = 0) -> Iterator[Server]:
-    """The engine, answering, until the block is left or this process is killed. Raises `EngineUnavailable`."""
+    """The engine, answering, until the block is left or this process is killed.
+
+    Raises `EngineUnavailable` where it cannot be installed or run here, `EngineFailed` where it does not start.
+    """
     environment = install(engine)
     check_machine(engine)
     port = port or free_port()
@@ -338,9 +345,15 @@ def _await_health(watcher: subprocess.Popen[bytes], url: str, log_path: Path) ->
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
             return
         if watcher.poll() is not None:
-            raise EngineUnavailable(f"the server ended while starting: {last_words(log_path)}")
+            said = f"the server ended while starting: {last_words(log_path)}"
+            # killed by a signal: the machine lacks an instruction, or memory
+            raise EngineUnavailable(said) if watcher.returncode in KILLED else EngineFailed(said)
         time.sleep(0.2)
-    raise EngineUnavailable(f"the server did not answer within {START_TIMEOUT_S} s: {last_words(log_path)}")
+    raise EngineFailed(f"the server did not answer within {START_TIMEOUT_S} s: {last_words(log_path)}")
+
+
+KILLED = {code % 256 for number in (signal.SIGILL, signal.SIGKILL, signal.SIGBUS) for code in (-number, 128 + number)}
+"""Exit statuses of a server that a signal ended, as its watcher hands them on."""
 
 
 @contextlib.contextmanager
@@ -404,7 +417,7 @@ def main() -> int:
     chosen = parser.parse_args()
     try:
         return _serve(chosen.engine, chosen.port, chosen.install_only)
-    except EngineUnavailable as reason:
+    except (EngineUnavailable, EngineFailed) as reason:
         print(f"serve.py: {reason}", file=sys.stderr)
         return 1
 

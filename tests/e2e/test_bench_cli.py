@@ -121,9 +121,9 @@ def test_a_study_is_measured_kept_and_scored(run: Run, url: str):
 
 def test_resume_takes_what_is_there(run: Run, url: str):
     first = run("bench", url, "--concurrency", "1", *LENGTHS, "--requests", "4", "--quiet")
-    if first.status:
+    if first.status == 1 and "unfit" in first.err.lower():
         pytest.skip("the machine was too busy for a fit run, and only such are taken")
-    assert first.err == ""
+    assert (first.status, first.err) == (0, "")
     again = run("bench", url, "--concurrency", "1,2", *LENGTHS, "--requests", "4", "--resume", "--json")
     assert first.out.strip() == again.json["runs"][0]["id"]
     assert "C=1 taken from the store" in again.err
@@ -196,7 +196,7 @@ def test_failures_are_printed_and_exit_1(run: Run, study: Path):
     assert ran.status == 1
     assert re.search(r"^\d+ of 40 requests failed\.$", ran.out, flags=re.M)
     assert re.search(r"^\d+ of 40 requests failed \(\d+ http 500\)\.$", ran.out, flags=re.M)
-    assert unless_unfit(tolerant._replace(err="")) in (0, 1)
+    assert tolerant.status == int("unfit" in tolerant.err.lower())
     assert "requests failed" in tolerant.err  # also where only the answer is wanted
     (kept, _) = Store().list()
     assert Store().load(kept["id"]).requests["error"].drop_nulls().len() > 0

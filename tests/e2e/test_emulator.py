@@ -269,6 +269,7 @@ def test_a_key_is_asked_for_under_v1_only():
         assert call(url, "/v1/models").status == 401
         refused = call(url, "/v1/completions", {"prompt": "a"}, {"Authorization": "Bearer wrong"})
         assert (refused.status, refused.json["error"]["code"]) == (401, 401)
+        assert call(url, "/v1/models", headers={"Authorization": "Bearer s\xe9cret"}).status == 401
         assert call(url, "/v1/completions", {"prompt": "a"}, {"Authorization": "Bearer secret"}).status == 200
         assert call(url, "/health").status == call(url, "/metrics").status == 200
 

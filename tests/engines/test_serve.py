@@ -86,11 +86,20 @@ def test_engine_yields_to_the_client_in_one_session(tmp_path: Path):
     assert log.read_text().split() == [str(os.getsid(0)), str(os.nice(0) + 5)]
 
 
-def test_server_that_ends_while_starting_is_unavailable_with_its_last_error(tmp_path: Path):
+def test_server_that_is_killed_while_starting_is_unavailable(tmp_path: Path):
+    log = tmp_path / "log"
+    with (
+        pytest.raises(serve.EngineUnavailable, match="ended while starting"),
+        serve.watched(["bash", "-c", "echo no such instruction; kill -ILL $$"], log) as watcher,
+    ):
+        serve._await_health(watcher, f"http://{serve.HOST}:{serve.free_port()}", log)
+
+
+def test_server_that_ends_while_starting_has_failed_with_its_last_error(tmp_path: Path):
     log = tmp_path / "log"
     command = ["bash", "-c", "echo ValueError: no such device; echo goodbye; exit 3"]
     with (
-        pytest.raises(serve.EngineUnavailable, match="ended while starting: ValueError: no such device"),
+        pytest.raises(serve.EngineFailed, match="ended while starting: ValueError: no such device"),
         serve.watched(command, log) as watcher,
     ):
         serve._await_health(watcher, f"http://{serve.HOST}:{serve.free_port()}", log)

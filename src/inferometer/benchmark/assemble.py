@@ -13,6 +13,7 @@ from inferometer.benchmark import fitness
 from inferometer.benchmark.job import Report
 from inferometer.benchmark.preparation import Prepared
 from inferometer.benchmark.target import public
+from inferometer.errors import InputError
 from inferometer.journal import Journal, read_journal
 from inferometer.records import prometheus
 from inferometer.records.device_memory import Device
@@ -51,7 +52,10 @@ def assembled(point: Point, journal: Journal, prepared: Prepared, seen: Seen) ->
     run = read_journal(journal.folder, meta)
     run.requests = _with_asked(run.requests, run.meta)
     if point.server_log is not None:
-        _add_log(run, Path(point.server_log))
+        try:
+            _add_log(run, Path(point.server_log))
+        except (OSError, ValueError, InputError) as why:  # what was measured is worth more than what the log says
+            run.meta.notes.append(f"the server's log could not be read: {why}")
     return _judged(run)
 
 

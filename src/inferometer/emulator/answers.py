@@ -164,7 +164,7 @@ class FaultyStream(Stream):
 
 
 def _token(share: float | None, ask: Ask) -> int | None:
-    """The token, neither first nor last where there are others, at a share of the output."""
+    """The token at a share of the output: after the first where there is another, before the last of three or more."""
     if share is None:
         return None
     return min(1 + int(share * max(0, ask.output_tokens - 2)), ask.output_tokens - 1)

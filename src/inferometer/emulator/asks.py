@@ -115,6 +115,10 @@ def read_ask(raw: bytes, chat: bool, limits: Limits, outputs: Outputs) -> Ask:
     limits.check(prompt, limit)
     room = limits.max_model_len - prompt
     least = _count(body, "min_tokens", 0) or 0
+    if limit is not None and least > limit:
+        raise bad(f"min_tokens must be less than or equal to max_tokens={limit}, got {least}.", "min_tokens")
+    if not isinstance(body.get("stream", False), bool | None):
+        raise bad("stream must be true or false", "stream")
     output, reason = outputs.choose(limit, min(CHAT_OUTPUT_TOKENS, room), least, bool(body.get("ignore_eos")))
     output, reason = (room, "length") if output > room else (output, reason)
     limits.check_pool(prompt, output)
@@ -136,7 +140,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
     """A JSON object. Raises `Refusal` for anything else."""
     try:
         body = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise bad(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise bad("the body is not a JSON object")
@@ -181,7 +185,7 @@ def _prompt_tokens(body: dict[str, Any]) -> int:
         prompt = prompt[0]
     if isinstance(prompt, str):
         tokens = text.count_tokens(prompt)
-    elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
+    elif isinstance(prompt, list) and all(type(token) is int and token >= 0 for token in prompt):
         tokens = len(prompt)
     else:
         raise bad("prompt must be a text, a list of token ids, or a list of one of these", "prompt")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import gc
 import hmac
 import itertools
-import math
 import os
 import signal
+import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,7 @@ from inferometer.emulator.options import Options
 from inferometer.emulator.scheduler import Call, LiveScheduler
 from inferometer.emulator.wire import Wire
 from inferometer.errors import InputError
+from inferometer.records.metrics import Stat
 from inferometer.sim.rules import SUBTICKS, Rules
 from inferometer.sim.simulate import LONE_PREFILL_UNCAPPED, fitting_memory
 from inferometer.specs.engine import resolve_version
@@ -154,13 +156,15 @@ class Emulator:
             return await handler(request)
         except Refusal as refusal:
             return json_response(refusal.body(), refusal.status)
-        except web.HTTPNotFound:
-            return json_response(b'{"detail":"Not Found"}', 404)
+        except web.HTTPException as error:
+            return json_response(msgspec.json.encode({"detail": error.reason}), error.status)
 
     def check_key(self, request: web.Request) -> None:
         """Refuse who does not have the key."""
         given = request.headers.get("Authorization", "")
-        if self.options.api_key and not hmac.compare_digest(given, f"Bearer {self.options.api_key}"):
+        wanted = f"Bearer {self.options.api_key}"
+        pair = [text.encode("utf-8", "surrogateescape") for text in (given, wanted)]
+        if self.options.api_key and not hmac.compare_digest(*pair):
             raise Refusal(401, "AuthenticationError", "Unauthorized: give the key as a bearer token.")
 
     def check_started(self) -> None:
@@ -220,15 +224,16 @@ class Emulator:
     async def truth(self, request: web.Request) -> web.Response:
         """When each of the last requests' tokens was due, in seconds of this machine's `time.monotonic`."""
         with_tokens = request.query.get("tokens") == "1"
-        late = sorted(value for engine in self.engines for value in engine.meter.recent_late_s)
+        late = [value for engine in self.engines for value in engine.meter.recent_late_s]
+        stat = Stat.of(late)
         document = {
             "schema": TRUTH_SCHEMA,
             "time_scale": self.options.time_scale,
             "late_s": {
-                "n": len(late),
-                "p50": quantile(late, 0.5),
-                "p99": quantile(late, 0.99),
-                "max": quantile(late, 1),
+                "n": stat.n,
+                "p50": stat.p50,
+                "p99": stat.p99,
+                "max": max(late, default=None),
             },
             "requests": [self._truth(*row, with_tokens) for row in self.truths],
         }
@@ -323,11 +328,6 @@ def failed(status: int) -> web.Response:
     return json_response(Refusal(status, "InternalServerError", "Injected: internal error.").body(), status)
 
 
-def quantile(ordered: list[float], share: float) -> float | None:
-    """The value at a share of an ordered list (nearest rank); None of none."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
-
-
 # ---------------------------------------------------------------- running it
 
 
@@ -351,6 +351,9 @@ async def serve_until(options: Options, stop: asyncio.Event, ready: Callable[[st
         log.plain("INFO:     Shutting down")
     finally:
         await runner.cleanup()
+        if options.unix_socket:
+            with contextlib.suppress(OSError):
+                os.unlink(options.unix_socket)
         emulator.close()
         log.close()
 
@@ -359,6 +362,7 @@ async def listen(runner: web.AppRunner, options: Options) -> str:
     """Listen, and say where: ``http://host:port``, or ``unix:///path``."""
     site: web.BaseSite
     if options.unix_socket:
+        _refuse_taken(options.unix_socket)
         site = web.UnixSite(runner, options.unix_socket, backlog=BACKLOG)
     else:
         site = web.TCPSite(runner, options.host, options.port, backlog=BACKLOG)
@@ -371,6 +375,13 @@ async def listen(runner: web.AppRunner, options: Options) -> str:
         return f"unix://{os.path.abspath(options.unix_socket)}"
     port = runner.addresses[0][1]
     return f"http://[{options.host}]:{port}" if ":" in options.host else f"http://{options.host}:{port}"
+
+
+def _refuse_taken(path: str) -> None:
+    """Refuse a socket on which a server listens: aiohttp would take it away from it without a word."""
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.connect(path)
+        raise InputError("unix_socket", path, "a socket on which no other server listens")
 
 
 async def log_until(stop: asyncio.Event, emulator: Emulator, log: startup_log.Log) -> None:
