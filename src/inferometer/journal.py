@@ -31,6 +31,8 @@ from inferometer.records.ended import Ended
 from inferometer.records.run import MEASURED_SCHEMA, REQUEST_SCHEMA, Run, RunMeta, TokenTimes, make_run
 
 PAGES = "metrics.prom"
+KILLED = "killed"
+"""`RunMeta.partial` of a journal: what a run is called whose coordinator never came to the end."""
 _PAGE = re.compile(r"^# ts ([0-9.]+) ([0-9.]+)\n", re.MULTILINE)
 
 _COLUMNS = tuple(name for name in (*REQUEST_SCHEMA, *MEASURED_SCHEMA) if name in Ended.__struct_fields__)
@@ -114,14 +116,27 @@ def read_journal(folder: Path, meta: RunMeta | None = None) -> Run:
     samples, counters = _server(folder / PAGES, meta, notes)
     counters = {**meta.counters, **counters}
     window_s = measured_window_s(ended, meta.workload, notes)
+    if meta.partial == KILLED:
+        window_s = _until_killed(ended, window_s, notes)
     meta = msgspec.structs.replace(meta, notes=[*meta.notes, *notes], counters=counters, window_s=window_s)
     return make_run(meta, columns(ended), samples, times)
+
+
+def _until_killed(
+    ended: Sequence[Ended], window_s: tuple[float, float | None] | None, notes: list[str]
+) -> tuple[float, float | None] | None:
+    """The window up to the last answer: the time after it, in which a kill came, is nobody's."""
+    cut = sum((each.error or "").startswith("cancelled") for each in ended)
+    if cut:
+        notes.append(f"{cut} in flight when it was killed: they count as failed")
+    last = max((each.end_s for each in ended if each.error is None and each.end_s is not None), default=None)
+    return window_s if last is None else (window_s[0] if window_s else 0.0, last)
 
 
 def measured_window_s(
     ended: Sequence[Ended], workload: dict[str, Any], notes: list[str]
 ) -> tuple[float, float | None] | None:
-    """From the end of the warm-up that the workload asks for to the last send; None without a warm-up.
+    """From the end of the warm-up that the workload asks for to the last send or ``duration_s``; None without warm-up.
 
     The drain is left out where the warm-up is, so that both edges are in the steady part.
     """
@@ -129,12 +144,13 @@ def measured_window_s(
     sent = sorted(each.sent_s for each in ended if each.sent_s is not None)
     if not (requests or start) or not sent:
         return None
+    stop = max(sent[-1], float(workload.get("duration_s", 0.0)))
     if requests < len(sent):
         start = sent[requests] if requests else start
     if requests >= len(sent) or start >= sent[-1]:
         notes.append("the warm-up took the whole run: nothing is left out")
         return None
-    return start, sent[-1]
+    return start, stop
 
 
 def _server(file: Path, meta: RunMeta, notes: list[str]) -> tuple[dict[str, Any] | None, dict[str, float]]:

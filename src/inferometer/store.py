@@ -136,7 +136,7 @@ class Store:
     def recover(self) -> Ids:
         """Take in what killed benchmarks had measured, each as a run named partial; returns their ids.
 
-        A journal that cannot be read, or holds no request, is left where it is.
+        A journal that cannot be read is left where it is; one without a request is removed.
         """
         recovered = []
         for folder in journal.abandoned(self.running):
@@ -148,7 +148,7 @@ class Store:
                 continue
             if run.requests.height:
                 recovered.append(self.save(run))
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         return recovered
 
     def reindex(self) -> int:

@@ -141,8 +141,28 @@ def test_a_store_takes_in_the_journal_of_a_killed_benchmark_and_not_of_a_living_
     assert not (store.running / "held").exists()
 
 
-def test_a_journal_without_requests_is_left(tmp_path: Path) -> None:
+def test_of_a_killed_run_the_time_after_its_last_answer_is_not_counted(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, meta())
+    cut = line(3, error="cancelled: the coordinator is gone", end_s=9.0, last_token_s=4.5)
+    journal.requests(0).write_text(line(0) + line(1) + line(2) + cut)
+    run = read_journal(journal.folder)
+    assert run.meta.window_s == (0.0, 3.5)
+    assert any("1 in flight when it was killed" in note for note in run.meta.notes)
+    assert run.summary().duration_s == 3.5
+    journal = Journal.create(tmp_path, RunMeta(kind="measured", id="whole", started_unix_s=1000.0))
+    journal.requests(0).write_text(line(0) + line(1))
+    assert read_journal(journal.folder).meta.window_s is None
+
+
+def test_with_a_duration_the_window_ends_with_it(tmp_path: Path) -> None:
+    told = RunMeta(kind="measured", id="timed", workload={"warmup_s": 1.0, "duration_s": 8.0})
+    journal = Journal.create(tmp_path, told)
+    journal.requests(0).write_text("".join(line(i) for i in range(6)))
+    assert read_journal(journal.folder).meta.window_s == (1.0, 8.0)
+
+
+def test_a_journal_without_requests_is_removed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     Journal.create(store.running, meta()).close(remove=False)
     assert store.recover() == []
-    assert (store.running / "bench-1").exists()
+    assert not (store.running / "bench-1").exists()

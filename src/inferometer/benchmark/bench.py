@@ -74,8 +74,7 @@ def bench(
 
     >>> bench("http://127.0.0.1:9", Workload.closed_loop(concurrency=1), store=False)  # where nobody listens
     Traceback (most recent call last):
-    inferometer.errors.InputError: url: 'http://127.0.0.1:9/v1' is not allowed; give the address of a running server \
-(Connection refused)
+    inferometer.errors.InputError: url: nothing answers at http://127.0.0.1:9/v1 (Connection refused); is it running?
     """
     return Bench(url, model, endpoint, metrics_url, server_log, watch, options).point(workload)
 
@@ -193,7 +192,7 @@ class Bench:
             chip=self.options.chip,
             arm=self.options.arm,
             slo=self.options.slo,
-            workload={**workload.describe(), "endpoint": self.endpoint, **self._sent()},
+            workload=self._workload(workload),
             concurrency=workload.concurrency or cap,
             request_rate_per_s=workload.rate_per_s or _rate_of_arrivals(workload),
             source=shown_url(self.connection),
@@ -201,11 +200,14 @@ class Bench:
             partial="killed",
         )
 
-    def _sent(self) -> dict[str, Any]:
-        """The options that change what is sent, where they are not at their defaults."""
-        default = BenchOptions()
-        values = {name: getattr(self.options, name) for name in _WHAT_IS_SENT}
-        return {name: value for name, value in values.items() if value != getattr(default, name)}
+    def _workload(self, workload: Workload) -> dict[str, Any]:
+        """What is sent and when it stops: the workload, and the options that are not at their defaults."""
+        default, described = BenchOptions(), workload.describe()
+        if self.options.dataset:
+            del described["prompt_tokens"], described["output_tokens"]
+        values = {name: getattr(self.options, name) for name in (*_WHAT_IS_SENT, *_WHEN_IT_STOPS)}
+        changed = {name: value for name, value in values.items() if value != getattr(default, name)}
+        return {**described, "endpoint": self.endpoint, **changed}
 
     def key(self, workload: Workload, repeat: int, model: str) -> str:
         """A hash of what is asked: the server's address, the model it serves, workload, options, number of repeat."""

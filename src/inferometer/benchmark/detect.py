@@ -35,6 +35,7 @@ from inferometer.benchmark.target import reason as reason
 from inferometer.errors import InputError
 from inferometer.records.engine_log import without_secrets
 from inferometer.records.prometheus import cache_config, parse_page
+from inferometer.specs.checks import complaint
 
 Engine = Literal["vllm", "sglang", "tgi", "trtllm", "llamacpp", "openai"]
 Flag = str | int | float | bool
@@ -153,7 +154,7 @@ async def _listing(session: aiohttp.ClientSession, connection: Connection) -> tu
         status, text, header = await _models(session, connection)
     except _FAILURES as error:
         why = veil(reason(error), connection)
-        raise InputError("url", where, f"the address of a running server ({why})") from None
+        raise complaint("url", f"nothing answers at {where} ({why}); is it running?") from None
     if status in (401, 403):
         raise InputError.because(f"api_key: {where} answers {status}: {_about_key(connection)}")
     if status in _PASSING or status >= 500:

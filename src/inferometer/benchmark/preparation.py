@@ -95,6 +95,7 @@ def prepare(point: Point, arena: Path) -> Prepared:
     workload, options, abilities = point.workload, point.options, point.abilities
     _refuse(point)
     drawn = draw(workload, options, point.seed)
+    remarks = [] if options.dataset else _refuse_lengths(point, drawn)
     cycle = _cycles(workload, options, len(drawn))
     made, messages = (
         _from_dataset(point, drawn, arena) if options.dataset else (_random(point, drawn, arena, cycle), False)
@@ -118,7 +119,7 @@ def prepare(point: Point, arena: Path) -> Prepared:
         requests=_to_send(options, len(made.plan.index), cycle),
         rate_per_s=rate_per_s,
         cycle=cycle,
-        notes=[*abilities.notes, *made.notes, *_notes(options, made, cycle, count)],
+        notes=[*abilities.notes, *remarks, *made.notes, *_notes(options, made, cycle, count)],
     )
 
 
@@ -161,6 +162,23 @@ def offered_rate(drawn: Requests) -> float | None:
     if drawn.concurrency or len(times) < 2 or not np.ptp(times) > 0:
         return None
     return float((len(times) - 1) / np.ptp(times))
+
+
+def _refuse_lengths(point: Point, drawn: Requests) -> list[str]:
+    """Refuse requests none of which the server can take, and say how many are too long."""
+    options, most = point.options, point.server.max_model_len
+    shortest = int(drawn.prompt_tokens.min())
+    if options.shared_prefix_len >= shortest and options.shared_prefix_len:
+        raise InputError("shared_prefix_len", options.shared_prefix_len, f"less than the prompts have, {shortest}")
+    if options.warmup_requests >= len(drawn) and not (options.duration_s or options.min_duration_s):
+        raise InputError("warmup_requests", options.warmup_requests, f"fewer than the requests, {len(drawn)}")
+    if most is None or point.workload.kind == "sessions":
+        return []
+    long = int((drawn.prompt_tokens + drawn.output_tokens > most).sum())
+    if long == len(drawn):
+        total = f"{shortest} and {int(drawn.output_tokens.min())} out"
+        raise InputError("prompt_tokens", total, f"at most the server's max_model_len together, {most}")
+    return [f"{long} requests are longer than the server's max_model_len, {most}: it will refuse them"] if long else []
 
 
 def _random(point: Point, drawn: Requests, arena: Path, cycle: bool) -> Prompts:

@@ -19,8 +19,8 @@ from inferometer.specs.checks import complaint, positive, whole
 from inferometer.specs.slo import Slo
 from inferometer.specs.workload import Workload
 
-LOWEST = 64.0
-"""A rate is halved until it is so much lower than where the search started."""
+IDLE = 0.5
+"""With fewer requests in flight, on average, a server is idle most of the time: a lower load cannot fare better."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,15 +143,19 @@ class _Search:
         """
         good: float | None = None
         bad: float | None = None
-        lowest = 1.0 if self.counts else level / LOWEST
         while True:
             trial = self.trial(level)
             if self.broken_off:
                 return good, bad
             good, bad = (level, bad) if trial.passed else (good, level)
-            if (good and bad) or (good is None and level <= lowest) or (bad is None and level >= highest):
+            if (good and bad) or (good is None and self._lowest(level)) or (bad is None and level >= highest):
                 return good, bad
-            level = min(level * 2, highest) if bad is None else max(self._half(level), lowest)
+            level = min(level * 2, highest) if bad is None else self._half(level)
+
+    def _lowest(self, level: float) -> bool:
+        """Whether no lower load is worth a try."""
+        in_flight = self.runs[-1].summary().mean_in_flight
+        return level <= 1 if self.counts else in_flight is None or in_flight < IDLE
 
     def _half(self, level: float) -> float:
         return float(level // 2) if self.counts else level / 2
@@ -175,7 +179,8 @@ class _Search:
             trial = self._judged(level, met, sent)
             if trial.resolved or self.broken_off:
                 break
-        self.trials[level] = trial
+        if not self.broken_off:
+            self.trials[level] = trial
         return trial
 
     def _measure(self, level: float, repeat: int) -> Run:

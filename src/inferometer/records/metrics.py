@@ -500,6 +500,8 @@ def littles_law(run: Run, each: PerRequest | None = None) -> float | None:
     if span is None:
         return None
     start, stop = max(float(end[0]), span[0]), min(float(sent[-1]), span[1])
+    if run.meta.kind == "measured" and not _often(run.server, start, stop):
+        return None
     expected = _sampled_in_flight(run.server, start, stop) if stop > start else None
     return each.mean_in_flight(start, stop) / expected if expected else None
 
@@ -683,7 +685,7 @@ def _server(run: Run, each: PerRequest) -> dict[str, Any]:
 def in_flight(run: Run) -> tuple[float, float] | None:
     """Mean requests in flight as the client held them and as the server saw them, over the same time.
 
-    None where the server was not sampled, or fewer than five times: a sample a second catches neither edge.
+    None where the server was not sampled, or too seldom (`LEAST_SAMPLES`).
     """
     each, samples = PerRequest(run), _samples(run.server, "running")
     span = _served_span(run, each)
@@ -692,7 +694,14 @@ def in_flight(run: Run) -> tuple[float, float] | None:
     return each.mean_in_flight(*span), _sampled_in_flight(run.server, *span)
 
 
-LEAST_SAMPLES = 5
+def _often(server: pl.DataFrame, start: float, stop: float) -> bool:
+    """Whether each replica was looked at often enough between two times."""
+    counts = [int(((times >= start) & (times <= stop)).sum()) for times, _ in _samples(server, "running")]
+    return bool(counts) and min(counts) >= LEAST_SAMPLES
+
+
+LEAST_SAMPLES = 10
+"""Fewer looks at a measured server say nothing of an average."""
 
 
 def _served_span(run: Run, each: PerRequest) -> tuple[float, float] | None:

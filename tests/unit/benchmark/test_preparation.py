@@ -45,7 +45,7 @@ def a_point(workload: Workload, **given: Any) -> Point:
     return Point(
         connection=Connection(host="h", port=1),
         endpoint="chat" if workload.kind == "sessions" else "completions",
-        server=Server(engine="openai", model="m"),
+        server=Server(engine="openai", model="m", max_model_len=4096),
         abilities=msgspec.structs.replace(ABILITIES, calibration=Calibration(kind="words" if text else "ids")),
         options=options(given),
         workload=workload,
@@ -269,3 +269,23 @@ def test_a_plan_is_held_once_and_costs_some_200_bytes_a_request(tmp_path: Path) 
         tracemalloc.stop()
     assert made.plans[0] is made.prompts.plan
     assert held / 20_000 < 220
+
+
+@pytest.mark.parametrize(
+    ("load", "given", "field"),
+    [
+        ({"prompt_tokens": 64}, {"shared_prefix_len": 64}, "shared_prefix_len"),
+        ({"requests": 20}, {"warmup_requests": 20}, "warmup_requests"),
+        ({"prompt_tokens": 5000, "output_tokens": 8}, {}, "prompt_tokens"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_it_is_sent(
+    tmp_path: Path, load: dict[str, Any], given: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InputError, match=f"^{field}: "):
+        prepared(tmp_path, closed(**load), **given)
+
+
+def test_some_requests_that_are_too_long_are_said(tmp_path: Path) -> None:
+    made = prepared(tmp_path, closed(requests=40, prompt_tokens={"uniform": {"low": 100, "high": 8000}}))
+    assert any("longer than the server's max_model_len, 4096" in note for note in made.notes)

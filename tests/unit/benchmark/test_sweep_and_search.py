@@ -166,6 +166,14 @@ def test_a_start_that_is_too_much_is_halved(monkeypatch: pytest.MonkeyPatch) -> 
     assert [level for level, _ in server.asked][:3] == [16, 8, 4]
 
 
+def test_a_rate_that_leaves_the_server_idle_is_not_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = served(monkeypatch, ttft=lambda level: 0.9)
+    workload = Workload.open_loop(rate_per_s=2, requests=100, arrivals="constant")
+    found = search.bench_search("url", workload, Slo(ttft_s=0.5, attainment=0.9))
+    assert found.level is None
+    assert [level for level, _ in server.asked] == [2, 1, 0.5, 0.25]
+
+
 def test_a_run_that_was_broken_off_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     server = served(monkeypatch)
     server.interrupt_after = 3
