@@ -94,7 +94,7 @@ class EngineLog(msgspec.Struct, kw_only=True):
         return {name: value for name in names if (value := getattr(self, name)) is not None and value != {}}
 
 
-SIZE = r"[\d.]+ ?[KMGT]?i?B"
+SIZE = r"\d[\d.]* ?[KMGT]?i?B"
 COUNT = r"[\d,]+"
 
 RULES: tuple[tuple[str, str], ...] = (
@@ -196,7 +196,8 @@ def read_log(source: str | Path, year: int | None = None, zone: tzinfo | None = 
 
     ``year`` is that of the last line (default: of the file's modification, or now), ``zone`` the server's time zone
     (default: this machine's); lines that print a year keep theirs. Of a file with several starts the last is
-    described, with a note. Lines that do not parse are passed over; a text of no known engine gives an empty log.
+    described, with a note. Lines that do not parse are passed over, and a note counts those that hold a figure which is
+    no number; a text of no known engine gives an empty log.
 
     Raises `FormatError` where the file cannot be read.
 
@@ -296,9 +297,17 @@ class _Reader:
         self.buffers: dict[str, list[str]] = {}
         self.periodic: list[Row] = []
         self.iterations: list[Row] = []
+        self.passed_over = 0
 
     def line(self, line: str) -> None:
-        """Read one line: of a step, of an interval, or of the start."""
+        """Read one line; one with a figure that is no number is passed over and counted."""
+        try:
+            self._read(line)
+        except (ValueError, OverflowError, InputError):
+            self.passed_over += 1
+
+    def _read(self, line: str) -> None:
+        """A line of a step, of an interval, or of the start."""
         if "Iteration(" in line:
             self.log.engine = self.log.engine or "vllm"
             self._add(self.iterations, line, _iteration(line))
@@ -323,10 +332,8 @@ class _Reader:
         """Lines that belong to the interval line before them."""
         if not self.periodic:
             return
-        for name, pattern, scale in _AMENDS:
-            match = pattern.search(line)
-            if match is not None:
-                self.periodic[-1][name] = float(match[1]) * scale
+        found = [(name, pattern.search(line), scale) for name, pattern, scale in _AMENDS]
+        self.periodic[-1] |= {name: _number(match[1]) * scale for name, match, scale in found if match}
 
     def _start(self, line: str) -> None:
         if "Application startup complete" in line or "ready to roll" in line:
@@ -374,7 +381,7 @@ def _take(log: EngineLog, match: re.Match[str]) -> None:
             name, text = _GIB[name], f"{text} GiB"
         try:
             _set(log, name, text)
-        except (ValueError, InputError):
+        except (ValueError, OverflowError, InputError):
             log.notes.append(f"{name}: {text!r} is not a number")
 
 
@@ -400,7 +407,27 @@ def _value(name: str, text: str) -> Any:
     if name.endswith("_bytes"):
         return parse_bytes(int(text) if text.isdecimal() else text, name)
     plain = text.replace(",", "")
-    return float(plain) if name.endswith(("_s", "_concurrency", "_utilization")) else int(plain)
+    return _number(plain) if name.endswith(("_s", "_concurrency", "_utilization")) else _whole(plain)
+
+
+MOST, MOST_REPLICAS = 2**53, 2**31 - 1
+"""Above this no count or rate of an engine lies; the tables' columns hold no more."""
+
+
+def _number(text: str) -> float:
+    """Digits, with one point at most, as a number. Raises ValueError for anything else, such as "1.0.5" or "."."""
+    value = float(text)
+    if value > MOST:
+        raise ValueError(text)
+    return value
+
+
+def _whole(text: str, most: int = MOST) -> int:
+    """Digits as a whole number. Raises ValueError for anything else."""
+    value = int(text)
+    if value > most:
+        raise ValueError(text)
+    return value
 
 
 def _take_arguments(reader: _Reader, line: str) -> None:
@@ -553,10 +580,16 @@ def _take_pools(reader: _Reader, line: str) -> None:
     if "KV Cache is allocated" in line or "llama_kv_cache" in line or "KV self size" in line:
         match = _POOL.search(line)
         if match and not _OTHER_RANK.search(line):
-            tokens = int(match[1] or match[6] or 0)
-            reader.pools.append((tokens, [size for i in (2, 3, 4, 5, 7) if (size := match[i])]))
+            tokens = _whole(match[1] or match[6] or "0")
+            reader.pools.append((tokens, [_size(match[i]) for i in (2, 3, 4, 5, 7) if match[i]]))
     elif " buffer size" in line and (match := _BUFFER.search(line)):
-        reader.buffers.setdefault(match[1], []).append(match[2])
+        reader.buffers.setdefault(match[1], []).append(_size(match[2]))
+
+
+def _size(text: str) -> str:
+    """The text of a size that can be read. Raises `InputError` for one that cannot."""
+    parse_bytes(text)
+    return text
 
 
 def _iteration(line: str) -> Row | None:
@@ -565,14 +598,14 @@ def _iteration(line: str) -> Row | None:
         return None
     usage = match[9]
     return {
-        "replica": int(match[1] or match[2] or 0),
-        "iteration": int(match[3]),
-        "context_requests": int(match[4]),
-        "context_tokens": int(match[5]),
-        "generation_requests": int(match[6]),
-        "generation_tokens": int(match[7]),
-        "elapsed_s": float(match[8]) / 1000,
-        "kv_usage": float(usage) / 100 if usage else None,
+        "replica": _whole(match[1] or match[2] or "0", MOST_REPLICAS),
+        "iteration": _whole(match[3]),
+        "context_requests": _whole(match[4]),
+        "context_tokens": _whole(match[5]),
+        "generation_requests": _whole(match[6]),
+        "generation_tokens": _whole(match[7]),
+        "elapsed_s": _number(match[8]) / 1000,
+        "kv_usage": _number(usage) / 100 if usage else None,
     }
 
 
@@ -600,9 +633,9 @@ _WHOLE = ("running", "waiting", "swapped")
 _ENGINE = re.compile(r"Engine (\d+): ")
 
 _AMENDS = (
-    ("prefix_cache_hit_rate", re.compile(r"Prefix cache hit rate: GPU: ([\d.]+)%"), 0.01),
-    ("spec_decode_accept_length", re.compile(r"Mean acceptance length: ([\d.]+)"), 1),
-    ("spec_decode_acceptance_rate", re.compile(r"Avg Draft acceptance rate: ([\d.]+)%"), 0.01),
+    ("prefix_cache_hit_rate", re.compile(r"Prefix cache hit rate: GPU: ([\d.]*\d)%"), 0.01),
+    ("spec_decode_accept_length", re.compile(r"Mean acceptance length: ([\d.]*\d)"), 1),
+    ("spec_decode_acceptance_rate", re.compile(r"Avg Draft acceptance rate: ([\d.]*\d)%"), 0.01),
 )
 
 
@@ -610,11 +643,11 @@ def _interval(line: str) -> Row | None:
     """One of vLLM's lines of every 5 or 10 seconds; the row of all engines together has no replica."""
     row: Row = {"replica": None if "Engines Aggregated" in line else 0, "line": "interval"}
     if match := _ENGINE.search(line):
-        row["replica"] = int(match[1])
+        row["replica"] = _whole(match[1], MOST_REPLICAS)
     for name, pattern in _INTERVAL.items():
         found = pattern.search(line)
         if found and found[1] != "nan":
-            row[name] = int(found[1]) if name in _WHOLE else float(found[1]) / (100 if name in _PERCENT else 1)
+            row[name] = _whole(found[1]) if name in _WHOLE else _number(found[1]) / (100 if name in _PERCENT else 1)
     gpu, cpu = row.pop("gpu_kv", None), row.pop("cpu_kv", None)
     row["kv_usage"] = cpu if gpu is None else gpu
     if gpu is not None and cpu is not None:
@@ -623,16 +656,16 @@ def _interval(line: str) -> Row | None:
 
 
 _BATCH = {
-    "running": re.compile(r"#running-req: (\d+)"),
-    "waiting": re.compile(r"#queue-req: (\d+)"),
-    "kv_used_tokens": re.compile(r"#(?:full )?token: (\d+)"),
-    "kv_usage": re.compile(r"(?<!swa )(?<!mamba )(?:token|full token) usage: ([\d.]+)"),
-    "generation_tok_per_s": re.compile(r"gen throughput \(token/s\): ([\d.]+)"),
-    "prompt_tok_per_s": re.compile(r"input throughput \(token/s\): ([\d.]+)"),
-    "new_requests": re.compile(r"#new-seq: (\d+)"),
-    "new_tokens": re.compile(r"#new-token: (\d+)"),
-    "cached_tokens": re.compile(r"#cached-token: (\d+)"),
-    "spec_decode_accept_length": re.compile(r"accept len: ([\d.]+)"),
+    "running": re.compile(r"#running-req: ([\d.]*\d)"),
+    "waiting": re.compile(r"#queue-req: ([\d.]*\d)"),
+    "kv_used_tokens": re.compile(r"#(?:full )?token: ([\d.]*\d)"),
+    "kv_usage": re.compile(r"(?<!swa )(?<!mamba )(?:token|full token) usage: ([\d.]*\d)"),
+    "generation_tok_per_s": re.compile(r"gen throughput \(token/s\): ([\d.]*\d)"),
+    "prompt_tok_per_s": re.compile(r"input throughput \(token/s\): ([\d.]*\d)"),
+    "new_requests": re.compile(r"#new-seq: ([\d.]*\d)"),
+    "new_tokens": re.compile(r"#new-token: ([\d.]*\d)"),
+    "cached_tokens": re.compile(r"#cached-token: ([\d.]*\d)"),
+    "spec_decode_accept_length": re.compile(r"accept len: ([\d.]*\d)"),
 }
 _FLOATS = ("kv_usage", "generation_tok_per_s", "prompt_tok_per_s", "spec_decode_accept_length")
 _DP = re.compile(r"\[\d{4}-[^\]]*\bDP(\d+)\b")
@@ -643,11 +676,14 @@ def _batch(line: str) -> Row | None:
     replica = _DP.search(line)
     if replica is None and _OTHER_RANK.search(line):
         return None
-    row: Row = {"replica": int(replica[1]) if replica else 0, "line": "decode" if "ecode batch" in line else "prefill"}
+    row: Row = {
+        "replica": _whole(replica[1], MOST_REPLICAS) if replica else 0,
+        "line": "decode" if "ecode batch" in line else "prefill",
+    }
     for name, pattern in _BATCH.items():
         found = pattern.search(line)
         if found:
-            row[name] = float(found[1]) if name in _FLOATS else int(found[1])
+            row[name] = _number(found[1]) if name in _FLOATS else _whole(found[1])
     return row if "running" in row else None
 
 
@@ -722,6 +758,8 @@ def _read_gb_as_gib(log: EngineLog) -> None:
 def _remark(log: EngineLog, reader: _Reader) -> None:
     if reader.starts > 1:
         log.notes.append(f"the log holds {reader.starts} starts of a server: the last is described")
+    if reader.passed_over:
+        log.notes.append(f"{reader.passed_over} lines with a figure that is no number are passed over")
     _read_gb_as_gib(log)
     if len(reader.pools) > 1:
         log.notes.append(f"{len(reader.pools)} KV caches are added up: {log.printed['kv_cache_memory_bytes']}")

@@ -200,7 +200,8 @@ GPU: dict[str, tuple[str, float]] = {
 }
 """Samples of the GPU exporters: our name and the factor to our unit."""
 
-GPU_LABELS = ("gpu", "GPU", "index", "minor_number", "uuid", "UUID", "gpu_uuid")
+UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
+INDEX_LABELS = ("gpu", "GPU", "index", "minor_number")
 REPLICA_LABELS = ("engine", "dp_rank", "dp")
 RANK_LABELS = ("tp_rank", "pp_rank")
 MODEL_LABELS = ("model_name", "model")
@@ -235,7 +236,7 @@ class Page(msgspec.Struct):
     models: tuple[str, ...] = ()
     replicas: dict[int, Replica] = {}
     gpus: dict[str, dict[str, float]] = {}
-    """Each GPU's telemetry, by the index or UUID that the exporter gives."""
+    """Each GPU's telemetry, by its UUID where the exporter gives it, else by ``Hostname/index``, else by index."""
     cache_labels: dict[str, str] = {}
     """Labels of vLLM's ``cache_config_info``, of the first replica, as they are."""
     process_start_unix_s: float | None = None
@@ -271,7 +272,7 @@ def _samples(text: str, notes: list[str]) -> list[Sample]:
     """All samples of the text; where it is not sound as a whole, those of its sound lines."""
     try:
         return list(_read(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         return list(_read_by_line(text, notes))
 
 
@@ -286,7 +287,7 @@ def _read_by_line(text: str, notes: list[str]) -> Iterator[Sample]:
     for line in text.splitlines():
         try:
             yield from list(_read(line)) if line.strip() and not line.startswith("#") else ()
-        except ValueError:
+        except (ValueError, OverflowError):
             wrong.append(line.strip())
     notes.append(
         f"{len(wrong)} malformed line(s) left out, the first: {wrong[0][:80]!r}" if wrong else "malformed comments"
@@ -404,7 +405,7 @@ def _replica_label(labels: Mapping[str, str]) -> str | None:
 def _replica_numbers(known: list[Known]) -> dict[str | None, int]:
     """The number of each replica label: itself where all are numbers, else its place in the order of names."""
     names = sorted({name for _, labels, _ in known if (name := _replica_label(labels)) is not None})
-    if all(name.isdecimal() for name in names):
+    if all(name.isdecimal() and len(name) < 10 for name in names):
         return {name: int(name) for name in names}
     return {name: i for i, name in enumerate(names)}
 
@@ -447,13 +448,24 @@ def _add_prompt_tokens(replica: Replica) -> None:
 
 
 def _gpus(samples: Iterable[Sample]) -> dict[str, dict[str, float]]:
+    found = [(labels, *GPU[name], value) for name, labels, value in samples if name in GPU]
+    uuids = {_place(labels): uuid for labels, *_ in found if (uuid := _label(labels, UUID_LABELS))}
     gpus: dict[str, dict[str, float]] = {}
-    for name, labels, value in samples:
-        if name in GPU:
-            ours, scale = GPU[name]
-            gpu = next((labels[label] for label in GPU_LABELS if labels.get(label)), "0")
-            gpus.setdefault(gpu, {})[ours] = value * scale
+    for labels, ours, scale, value in found:
+        # some exporters give the UUID with one of a GPU's metrics only
+        gpu = _label(labels, UUID_LABELS) or uuids.get(_place(labels)) or _place(labels)
+        gpus.setdefault(gpu, {})[ours] = value * scale
     return gpus
+
+
+def _place(labels: Mapping[str, str]) -> str:
+    """A GPU's index, which every node counts from 0, after its node's name where that is given."""
+    index = _label(labels, INDEX_LABELS) or "0"
+    return f"{labels['Hostname']}/{index}" if labels.get("Hostname") else index
+
+
+def _label(labels: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((labels[name] for name in names if labels.get(name)), None)
 
 
 def _process_start(samples: Iterable[Sample]) -> float | None:

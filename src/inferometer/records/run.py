@@ -273,7 +273,7 @@ def _frame(data: Mapping[str, Any], schema: dict[str, Any], table: str) -> pl.Da
         raise InputError(f"{table} columns", lengths, "columns of one length")
     try:
         return pl.DataFrame([_series(name, values, schema.get(name)) for name, values in data.items()])
-    except (pl.exceptions.PolarsError, TypeError, ValueError) as why:
+    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as why:
         fault = str(why).splitlines()[0]
         raise InputError.because(f"{table}: a column holds values of different kinds ({fault})") from why
 

@@ -114,3 +114,10 @@ def test_words_are_tokens_both_ways():
     assert max(ids) < 1000
     assert count_tokens(detokenize(ids)) == 6
     assert chat_tokens([{"role": "user", "content": None}], 4) == 4
+
+
+def test_what_vllm_refuses_is_refused():
+    assert refused(prompt="a", min_tokens=9, max_tokens=4).param == "min_tokens"
+    assert refused(prompt="a", stream="false").param == "stream"
+    assert refused(prompt=[1, -2]).param == "prompt"
+    assert refused(raw=b"[" * 100_000 + b"]" * 100_000).status == 400

@@ -590,3 +590,35 @@ def test_a_megabyte_takes_well_under_a_second() -> None:
     read_log(path, year=2026)
     assert path.stat().st_size > 1_000_000
     assert time.perf_counter() - start < 0.5
+
+
+INTERVAL = (
+    "INFO 01-02 03:04:05 [a.py:1] Engine 000: Avg prompt throughput: {} tokens/s, Running: {} reqs, Waiting: 0 reqs"
+)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        INTERVAL.format("1.0.5", 1),
+        INTERVAL.format("1.0", "9" * 30),
+        "Iteration(1): 1 context requests, 1 context tokens, 1 generation requests, 1 generation tokens, "
+        "iteration elapsed time: . ms",
+        "[2025-11-10 20:00:01] Decode batch. #running-req: 17, token usage: 0.0.5, #queue-req: 97",
+        "[2025-11-10 20:00:01] Decode batch. #running-req: 1.7, token usage: 0.05, #queue-req: 97",
+        "Prefix cache hit rate: GPU: 1.0.5%, CPU: 0.00%",
+        "SpecDecoding metrics: Mean acceptance length: 2.3.5, Avg Draft acceptance rate: 50.0%",
+        "llama_kv_cache: size = 1.2.3 MiB (   512 cells, 2 layers)",
+        "KV self size  = 1.2.3 MiB",
+        "llama_kv_cache: size = 12 iB (   512 cells, 2 layers)",
+        "load_tensors: CPU model buffer size = 1.2.3 MiB",
+        "KV Cache is allocated. #tokens: 834615, K size: 5.4.1 GB, V size: 54.12 GB",
+    ],
+)
+def test_a_line_with_a_figure_that_is_no_number_is_passed_over(bad: str) -> None:
+    good = INTERVAL.format("2.5", 3)
+    log = read_log(f"{good}\n{bad}\n{good}", year=2026, zone=UTC)
+    assert (log.periodic["running"], log.periodic["prompt_tok_per_s"]) == ([3, 3], [2.5, 2.5])
+    assert set(log.periodic) == set(read_log(good).periodic)
+    assert (log.iterations, log.kv_cache_memory_bytes, log.weight_bytes) == ({}, None, None)
+    assert "1 lines with a figure that is no number are passed over" in log.notes

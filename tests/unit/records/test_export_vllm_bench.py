@@ -195,3 +195,14 @@ def test_any_run_there_and_back(tmp_path_factory: pytest.TempPathFactory, data: 
 def test_a_format_that_is_none() -> None:
     with pytest.raises(UnknownNameError, match="vllm-bench"):
         export(made(), "vllm")
+
+
+def test_rates_of_a_window_follow_from_the_arrays() -> None:
+    run = made(window_s=(0.4, 1.2), duration_s=9.0, concurrency=2)
+    result = to_vllm_bench(run)
+    ends = [sent + latency for sent, latency in zip(result["start_times"], result["latencies"], strict=True)]
+    assert result["duration"] == max(ends) - min(result["start_times"]) == 1.0
+    assert (result["num_prompts"], result["completed"], result["total_output_tokens"]) == (2, 2, 1)
+    assert result["output_throughput"] == result["total_output_tokens"] / result["duration"]
+    assert result["request_throughput"] == result["completed"] / result["duration"]
+    assert run.meta.window_s == (0.4, 1.2)

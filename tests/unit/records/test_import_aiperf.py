@@ -308,3 +308,16 @@ def test_its_export_of_the_servers_metrics_is_passed_over(tmp_path: Path) -> Non
     content = {"schema_version": "1.0", "aiperf_version": "0.13.0", "metrics": metrics}
     (tmp_path / "out" / "server_metrics_export.json").write_text(json.dumps(content))
     assert len(load(str(tmp_path / "out"))) == 1
+
+
+def test_genai_perf_last_token_and_usage_in_one_piece(tmp_path: Path) -> None:
+    made = profile(usage={"prompt_tokens": 7, "completion_tokens": 2})
+    for request in made["experiments"][0]["requests"]:
+        _, first, second, usage = (reply["response"] for reply in request["response_outputs"])
+        request["response_outputs"] = [{"response": first}, {"response": f"{second}\n\n{usage}\n\n"}]
+        request["response_timestamps"] = [request["timestamp"] + t * 1_000_000 for t in (100, 120)]
+    path = tmp_path / "profile_export.json"
+    path.write_text(json.dumps(made))
+    (run,) = load(path)
+    assert run.summary().tpot_s.mean == pytest.approx(0.02)
+    assert run.requests["token_events"].to_list() == [2, 2]

@@ -192,6 +192,7 @@ def test_cut_files_are_refused(tmp_path: Path) -> None:
         (lambda r: r["benchmarks"][0].update(metrics=[1]), "metrics"),
         (lambda r: r["benchmarks"][0].pop("metrics"), "metrics"),
         (lambda r: r["benchmarks"][0].update(duration="long"), "duration"),
+        (lambda r: r["benchmarks"][0].update(start_time=1e18), "start_time"),
         (lambda r: r["benchmarks"][0]["requests"]["successful"][0].update(output_tokens=1.5), "output_tokens"),
     ],
 )
@@ -204,3 +205,12 @@ def test_a_wrong_value_is_refused_by_name(tmp_path: Path, change: Any, says: str
 def test_sniff_takes_no_other_tools_file() -> None:
     others = [p for p in shared("data/bench_outputs").rglob("*") if p.is_file() and p.parent.name != "guidellm"]
     assert [path.name for path in others if guidellm.sniff(path)] == []
+
+
+def test_a_reported_0_of_cached_tokens_is_not_missing(tmp_path: Path) -> None:
+    def change(report: Any) -> None:
+        benchmark(report)["requests"]["successful"][0]["cached_tokens"] = 0
+        benchmark(report)["requests"]["successful"][1]["input_metrics"] = {"cached_tokens": 5}
+
+    (run,) = load(edited(shared(FILE), tmp_path, change))
+    assert sorted(n for n in run.requests["cached_tokens"] if n is not None) == [0, 5]

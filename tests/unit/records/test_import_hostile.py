@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,32 @@ def test_one_value_replaced(file: str, tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump(changed) if source.suffix == ".yaml" else json.dumps(changed))
         refusal = refused(path)
         assert refusal is None or source.name in refusal, (place, junk)
+
+
+BAD_NUMBERS = ("1.0.5", ".", "", "-1", "9" * 30, "9" * 400, "nan", "1e999", "x")
+
+
+@pytest.mark.parametrize(
+    "file", ["main_clean.server.log", "llama_server.log", "sglang.log", "prefix/prefix_on_c4.metrics.prom"]
+)
+def test_one_number_of_a_log_or_page_replaced(file: str, tmp_path: Path) -> None:
+    text = COMPOSED[file] if file in COMPOSED else shared("data/cpu_engine/" + file).read_text()[:60_000]
+    numbers, chance = list(re.finditer(r"\d+(?:\.\d+)?", text)), random.Random(7)
+    path = tmp_path / file.rpartition("/")[2]
+    for number in chance.sample(numbers, min(100, len(numbers))):
+        junk = chance.choice(BAD_NUMBERS)
+        path.write_text(text[: number.start()] + junk + text[number.end() :])
+        refusal = refused(path)
+        assert refusal is None or path.name in refusal, (number, junk)
+
+
+COMPOSED = {
+    "llama_server.log": "llama_model_loader: loaded\nload_tensors: CPU model buffer size = 12.50 MiB\n"
+    "llama_kv_cache: size = 6.00 MiB (   512 cells,   4 layers,  4/1 seqs), K (f16): 3.00 MiB, V (f16): 3.00 MiB\n"
+    "llama_context: n_ctx_seq = 512\nKV self size  = 1.25 MiB\n",
+    "sglang.log": "[2025-11-10 19:58:31] KV Cache is allocated. #tokens: 834615, K size: 54.12 GB, V size: 54.12 GB\n"
+    "[2025-11-10 20:00:00] Prefill batch. #new-seq: 9, #new-token: 8192, #cached-token: 27, token usage: 0.03, "
+    "#running-req: 8, #queue-req: 106,\n[2025-11-10 20:00:01] Decode batch. #running-req: 17, #token: 137, "
+    "token usage: 0.05, gen throughput (token/s): 84.20, #queue-req: 97,\n",
+}
+"""Lines in the form of engines of which no whole log is at hand."""

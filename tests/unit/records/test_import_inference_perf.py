@@ -183,3 +183,28 @@ def test_sniff_takes_no_other_tools_file() -> None:
     others = [p for p in shared("data/bench_outputs").rglob("*") if p.is_file() and p.parent.name != "inference-perf"]
     others += [shared(FOLDER + "/" + name) for name in ("validation.json", "config.yaml")]
     assert [path.name for path in others if inference_perf.sniff(path)] == []
+
+
+def test_fault_34_a_token_and_the_usage_in_one_piece_are_a_token(tmp_path: Path) -> None:
+    token, counts = {"choices": [{"delta": {"content": "a"}}]}, {"prompt_tokens": 7, "completion_tokens": 1}
+    piece = f"data: {json.dumps(token)}\n\ndata: {json.dumps({'choices': [], 'usage': counts})}\n\ndata: [DONE]\n\n"
+
+    def one_piece(entries: Any) -> None:
+        for entry in entries:
+            response = metrics(entry)
+            response.update(chunk_times=response["chunk_times"][:1], response_chunks=[piece], server_usage=None)
+
+    (run,) = load(edited(shared(REQUESTS), tmp_path, one_piece))
+    assert (run.summary().ttft_s.n, run.requests["token_events"].to_list()) == (5, [1] * 5)
+    assert (run.summary().output_tokens, run.summary().prompt_tokens) == (5, 35)
+
+
+def test_the_usage_need_not_be_in_the_last_piece(tmp_path: Path) -> None:
+    def change(entries: Any) -> None:
+        for entry in entries:
+            response = metrics(entry)
+            response["server_usage"] = None
+            response["response_chunks"][-2:] = [json.dumps({"usage": {"completion_tokens": 31}}), "data: [DONE]"]
+
+    (run,) = load(edited(shared(REQUESTS), tmp_path, change))
+    assert run.requests["output_tokens"].to_list() == [31] * 5

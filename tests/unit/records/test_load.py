@@ -10,6 +10,7 @@ import pytest
 from inferometer.errors import FormatError, InputError
 from inferometer.records.importers import load, registry
 from inferometer.records.run import Run, RunMeta, make_run
+from shared import shared
 
 SWEEP = "concurrency,output_tok_per_s\n1,10\n2,20\n"
 
@@ -116,3 +117,35 @@ def test_importers_of_other_packages_are_found_by_entry_point(tmp_path: Path, mo
     assert load(tmp_path / "x.their")[0].meta.tool == "theirs"
     assert set(asked) == {"inferometer.importers"}
     assert "their format" in registry.importers()
+
+
+def test_a_glob_reads_the_files_of_one_export_together() -> None:
+    (run,) = load(str(shared("data/bench_outputs/aiperf")) + "/profile*")
+    assert run.requests.height > 0
+    assert run.meta.stated
+    assert len(load(str(shared("data/bench_outputs/inference-perf")) + "/*")) == 1
+
+
+def test_a_glob_passes_over_what_is_of_no_known_format(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sweep.csv").write_text(SWEEP)
+    (tmp_path / "a" / "other.csv").write_text("x,y\n1,2\n")
+    assert [run.meta.concurrency for run in load(str(tmp_path / "*" / "*.csv"))] == [1, 2, 1, 2]
+    with pytest.raises(FormatError, match=r"other\.csv: not a result file"):
+        load(str(tmp_path / "*" / "other.csv"))
+
+
+def test_a_folder_of_folders() -> None:
+    folder = shared("data/bench_outputs")
+    below = [path for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "genai-perf"]
+    assert len(below) == 7
+    assert [run.meta.source for run in load(folder)] == [run.meta.source for path in below for run in load(path)]
+
+
+def test_the_folders_below_are_read_only_where_the_folder_has_nothing(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "sweep.csv").write_text(SWEEP)
+    assert len(load(tmp_path)) == 2
+    (tmp_path / "own.csv").write_text("concurrency,output_tok_per_s\n8,80\n")
+    assert [run.meta.concurrency for run in load(tmp_path)] == [8]

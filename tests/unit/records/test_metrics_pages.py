@@ -78,3 +78,21 @@ def test_a_series_cut_off_in_mid_page_is_read_with_a_note(tmp_path: Path) -> Non
     (run,) = metrics_pages.read(path)
     assert run.server.height == 9
     assert any("malformed" in note for note in run.meta.notes)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "says"),
+    [
+        (("2026.11.29", "3"), "2026.11.29"),
+        (("1", "."), "seconds since 1970"),
+        (("5", "0"), "not before"),
+        (("9" * 20, "9" * 20), "years 1 to 9999"),
+        (("1", "9" * 400), "seconds since 1970"),
+    ],
+)
+def test_a_stamp_that_is_no_time_or_goes_back_is_refused(tmp_path: Path, stamps: tuple[str, str], says: str) -> None:
+    path = tmp_path / "gpu.prom"
+    path.write_text("".join(f'# ts {stamp}\nDCGM_FI_DEV_GPU_UTIL{{gpu="0"}} 50\n' for stamp in stamps))
+    with pytest.raises(FormatError, match=says) as error:
+        metrics_pages.read(path)
+    assert str(error.value).startswith("gpu.prom:")

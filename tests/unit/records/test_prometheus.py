@@ -15,6 +15,7 @@ from inferometer.records.prometheus import (
     cache_config,
     deltas,
     gauges_now,
+    gpu_totals,
     means,
     parse_page,
     server_table,
@@ -378,7 +379,7 @@ DCGM_FI_DEV_GPU_TEMP{gpu="1",UUID="GPU-b",device="nvidia1"} 64
 def test_dcgm_percent_and_mebibytes() -> None:
     page = parse_page(DCGM)
     assert page.engine is None
-    assert page.gpus["0"] == {
+    assert page.gpus["GPU-a"] == {
         "gpu_util": 0.8,
         "gpu_memory_used_bytes": 1000 * MIB,
         "gpu_power_w": 312.5,
@@ -400,6 +401,15 @@ def test_dcgm_percent_and_mebibytes() -> None:
 def test_the_other_exporters_give_the_same(text: str) -> None:
     (gpu,) = parse_page(text).gpus.values()
     assert gpu == {"gpu_util": 0.5, "gpu_memory_used_bytes": MIB, "gpu_power_w": 100, "gpu_temperature_c": 50}
+
+
+@pytest.mark.parametrize("label", ["Hostname", "UUID"])
+def test_two_nodes_count_their_gpus_from_0(label: str) -> None:
+    page = parse_page(
+        f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",{label}="a"}} 300\nDCGM_FI_DEV_POWER_USAGE{{gpu="0",{label}="b"}} 200\n'
+    )
+    assert gpu_totals(page)["gpu_power_w"] == 500
+    assert set(page.gpus) == ({"a/0", "b/0"} if label == "Hostname" else {"a", "b"})
 
 
 def test_gpu_telemetry_stands_once_a_page() -> None:

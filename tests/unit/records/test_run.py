@@ -167,3 +167,8 @@ def test_to_dict_is_plain_and_names_the_id() -> None:
     values = two_requests().to_dict()
     assert msgspec.json.decode(msgspec.json.encode(values)) == values
     assert (values["id"], values["requests"]) == (two_requests().id, 2)
+
+
+def test_a_number_too_large_for_its_column_is_bad_input() -> None:
+    with pytest.raises(InputError):
+        make_run(RunMeta(kind="measured"), {"sent_s": [0.0], "prompt_tokens": [10**30]})

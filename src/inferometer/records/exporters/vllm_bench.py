@@ -5,7 +5,8 @@ left out, or null in an array; a request without a first token has the format's 
 neither ended nor has an error is given the error ``no end``, for the format knows no other sign of one.
 ``max_concurrent_requests`` is exact here, where the tool counts by buckets of a second; ``exported_by`` marks the file.
 
-Of a run with a measured window the requests sent in it are written, for the format has no warm-up.
+Of a run with a measured window the requests sent in it are written, for the format has no warm-up, and every figure is
+of these requests: the duration from the first sent to the last end, the rates over it.
 
 The format cannot hold: when the server admitted a request, first bytes, cached tokens, preemptions, replicas, sessions,
 reasoning, and the last token of a request whose token events are not known.
@@ -19,11 +20,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from inferometer import __version__
 from inferometer.records.metrics import PerRequest, Stat, Summary
-from inferometer.records.run import OWN_CLOCK, Run
+from inferometer.records.run import OWN_CLOCK, Run, TokenTimes
 
 STATS = {
     "ttft_s": "ttft",
@@ -50,8 +52,23 @@ def to_vllm_bench(run: Run) -> dict[str, Any]:
     >>> result["request_rate"], result["mean_tpot_ms"], result["ttfts"]
     ('inf', 100.0, [0.5])
     """
+    run = _measured(run)
     summary = run.summary()
     return {**_head(run), **_totals(run, summary), **_detail(run), **_statistics(summary)}
+
+
+def _measured(run: Run) -> Run:
+    """A run with a window as the run of the requests sent in it alone; any other as it is."""
+    measured = PerRequest(run).measured
+    if run.meta.window_s is None or not measured.any():
+        return run
+    times = None
+    if run.token_times is not None:
+        offsets = run.token_times.offsets
+        counts, kept = np.diff(offsets), np.repeat(measured, np.diff(offsets))
+        times = TokenTimes(np.concatenate(([0], np.cumsum(counts[measured]))), run.token_times.times_s[kept])
+    meta = msgspec.structs.replace(run.meta, window_s=None, duration_s=None)
+    return Run(meta=meta, requests=run.requests.filter(measured), server=run.server, token_times=times)
 
 
 def text(run: Run) -> str:

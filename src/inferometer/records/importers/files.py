@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
@@ -180,6 +181,18 @@ def seconds_in(unit: str, field: str) -> float:
     if scale is None:
         raise FormatError(f"{field}, unit", unit, f"a time in {', '.join(SECONDS_IN)}")
     return scale
+
+
+def iso_utc(unix_s: float | None, field: str, timespec: str = "auto") -> str:
+    """Seconds since 1970 as ISO 8601 in UTC; empty for None. Raises `FormatError` outside of the years 1 to 9999.
+
+    >>> iso_utc(0.0, "start_time")
+    '1970-01-01T00:00:00+00:00'
+    """
+    try:
+        return "" if unix_s is None else datetime.fromtimestamp(unix_s, UTC).isoformat(timespec=timespec)
+    except (ValueError, OverflowError, OSError):
+        raise FormatError(field, unix_s, "a time in seconds since 1970, in the years 1 to 9999") from None
 
 
 def at(values: Any, *keys: str) -> Any:

@@ -13,7 +13,6 @@ that lists fewer than were processed, outside any warm-up, is named partial: wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from inferometer.records.importers.files import (
     in_file,
     is_json_with,
     is_number,
+    iso_utc,
     last_line,
     mapping,
     not_read,
@@ -119,13 +119,12 @@ def _meta(path: Path, report: dict[str, Any], raw: dict[str, Any], benchmark: Be
     concurrency, rate = _load(benchmark)
     backend = mapping(benchmark.config, "backend") or mapping(report, "config", "spec", "backend")
     model = backend.get("model") or mapping(report, "args").get("model")
-    start = benchmark.start_time
     return RunMeta(
         kind="imported",
         name=name,
         tool="GuideLLM",
         tool_version=str(about.get("guidellm_version") or ""),
-        created="" if start is None else datetime.fromtimestamp(start, UTC).isoformat(timespec="seconds"),
+        created=iso_utc(benchmark.start_time, "start_time", "seconds"),
         model=str(model) if model else None,
         concurrency=concurrency,
         request_rate_per_s=rate,
@@ -243,7 +242,7 @@ def _row(group: str, request: dict[str, Any]) -> dict[str, Any]:
         "end_s": _first(timings, "request_end") or _first(request, "request_end_time", "end_time"),
         "prompt_tokens": _tokens(request, "prompt_tokens", "input_metrics"),
         "output_tokens": _tokens(request, "output_tokens", "output_metrics"),
-        "cached_tokens": _first(request, "cached_tokens") or _first(mapping(request, "input_metrics"), "cached_tokens"),
+        "cached_tokens": _cached(request),
         "token_events": _first(timings, "token_iterations"),
         "error": _error(group, request, info),
     }
@@ -251,6 +250,12 @@ def _row(group: str, request: dict[str, Any]) -> dict[str, Any]:
 
 def _first(values: Mapping[str, Any], *names: str) -> Any:
     return next((values[name] for name in names if is_number(values.get(name))), None)
+
+
+def _cached(request: dict[str, Any]) -> Any:
+    """A reported 0 says that nothing was cached; it is not missing."""
+    found = _first(request, "cached_tokens")
+    return _first(mapping(request, "input_metrics"), "cached_tokens") if found is None else found
 
 
 def _tokens(request: dict[str, Any], name: str, metrics: str) -> Any:

@@ -263,7 +263,7 @@ def _row(entry: Entry, origin: float) -> dict[str, Any]:
 def _last_usage(response: Mapping[str, Any]) -> dict[str, Any]:
     chunks = response.get("response_chunks")
     texts = [text for text in chunks if isinstance(text, str)] if isinstance(chunks, list) else []
-    return usage(texts[-1]) if texts else {}
+    return next((found for text in reversed(texts) if (found := usage(text))), {})
 
 
 def _events(response: Mapping[str, Any], origin: float) -> tuple[list[float], float | None]:

@@ -6,12 +6,14 @@ first page to the last (of a single page: since the server's start), ``meta.serv
 
 from __future__ import annotations
 
+import math
 import re
-from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from inferometer.records.importers.files import read_bytes, refuse, source_fields
+from inferometer.errors import FormatError
+from inferometer.records.importers.files import head, in_file, iso_utc, read_bytes, refuse, source_fields
 from inferometer.records.prometheus import Page, cache_config, deltas, parse_page, server_table
 from inferometer.records.run import Run, RunMeta, make_run
 
@@ -29,17 +31,13 @@ HEAD_BYTES = 1 << 17
 
 def sniff(path: Path) -> bool:
     """Whether the file's first 128 KiB begin like the text format and hold a sample of an engine or GPU exporter."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError:
-        return False
-    return head.lstrip()[:1] not in (b"{", b"[") and SERIES.search(head) is not None
+    data = head(path, HEAD_BYTES)
+    return data.lstrip()[:1] not in (b"{", b"[") and SERIES.search(data) is not None
 
 
 def read(path: Path) -> list[Run]:
-    """One run. Raises `FormatError` where no page has a sample of a known engine or exporter."""
-    started, pages = _pages(read_bytes(path).decode(errors="replace"))
+    """One run. Raises `FormatError` where no page has a sample of a known engine or exporter, or for a bad ``# ts``."""
+    started, pages = in_file(path, lambda: _pages(read_bytes(path).decode(errors="replace")))
     columns, notes = server_table(pages)
     if not columns["time_s"]:
         refuse(path, "no sample of a known engine or GPU exporter", EXPECTED)
@@ -49,7 +47,7 @@ def read(path: Path) -> list[Run]:
         kind="imported",
         name=path.name.removesuffix(path.suffix).removesuffix(".metrics"),
         tool=f"{last.engine or 'GPU'} /metrics",
-        created=datetime.fromtimestamp(started, UTC).isoformat() if started is not None else "",
+        created=in_file(path, lambda: iso_utc(started, "# ts")),
         model=", ".join(last.models) or None,
         started_unix_s=started,
         duration_s=pages[-1][0] if started is not None else None,
@@ -58,7 +56,7 @@ def read(path: Path) -> list[Run]:
         notes=["pages of /metrics: no requests are known", *dict.fromkeys([*notes, *last.notes])],
         **source_fields(path),
     )
-    return [make_run(meta, server=columns)]
+    return [in_file(path, lambda: make_run(meta, server=columns))]
 
 
 def _pages(text: str) -> tuple[float | None, list[tuple[float, str]]]:
@@ -66,8 +64,21 @@ def _pages(text: str) -> tuple[float | None, list[tuple[float, str]]]:
     pieces = STAMP.split(text)
     if len(pieces) == 1:
         return None, [(0.0, text)]
-    times = [float(stamp) for stamp in pieces[1::2]]
+    times = [_seconds(stamp) for stamp in pieces[1::2]]
+    back = next((later for earlier, later in pairwise(times) if later < earlier), None)
+    if back is not None:
+        raise FormatError("# ts", back, "a time that is not before that of the page above")
     return times[0], [(time - times[0], page) for time, page in zip(times, pieces[2::2], strict=True)]
+
+
+def _seconds(stamp: str) -> float:
+    try:
+        seconds = float(stamp)
+    except ValueError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise FormatError("# ts", stamp, "a number of seconds since 1970")
+    return seconds
 
 
 def _server(page: Page) -> dict[str, Any]:

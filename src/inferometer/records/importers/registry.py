@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from glob import glob, has_magic
 from importlib.metadata import entry_points
 from math import isclose
@@ -74,9 +74,13 @@ def importers() -> dict[str, Importer]:
 def load(source: str | os.PathLike[str]) -> list[Run]:
     """Every run in a result file, in the files that match a glob, or in a folder's result files, in order of name.
 
-    In a folder, files of no known format are passed over, but one that is not even complete JSON is an error.
+    Files that lie in one folder are read together: a run's several files make one run. A folder without a result file
+    of its own gives those of its subfolders, one level down, in order of name.
 
-    Raises `InputError` where nothing is there, `FormatError` for a file that is truncated, empty or of no known format.
+    In a folder or a glob, files of no known format are passed over, but one that is not even complete JSON is an error.
+
+    Raises `InputError` where nothing is there, `FormatError` for a file that is truncated, and where there is nothing
+    but what is empty or of no known format.
 
     >>> load("nothing.json")
     Traceback (most recent call last):
@@ -86,28 +90,45 @@ def load(source: str | os.PathLike[str]) -> list[Run]:
     if path.is_dir():
         return _load_folder(path)
     if not path.exists() and has_magic(str(source)):
-        return [run for found in _matches(str(source)) for run in _load_file(found)]
+        return _load_matches(str(source))
     if not path.exists():
         raise InputError("path", str(source), "a result file, folder or glob that exists")
     return _load_file(path)
 
 
-def _matches(pattern: str) -> Iterator[Path]:
-    found = sorted(glob(pattern, recursive=True))
-    files = [path for path in map(Path, found) if path.is_file()]
+def _load_matches(pattern: str) -> list[Run]:
+    """The runs of the files that match, each folder's together. Of matches that are all unknown the first is named."""
+    files = [path for path in map(Path, sorted(glob(pattern, recursive=True))) if path.is_file()]
     if not files:
         raise InputError("path", pattern, "a glob that matches at least one file")
-    yield from files
+    folders: dict[Path, list[Path]] = {}
+    for path in files:
+        folders.setdefault(path.parent, []).append(path)
+    runs = [run for together in folders.values() for run in _load_files(together)]
+    if not runs:
+        raise _unknown(files[0])
+    return runs
 
 
 def _load_folder(folder: Path) -> list[Run]:
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
-    found = [(importer, path) for path in files if (importer := _find_in_folder(path)) is not None]
-    runs = [run for importer, paths in _by_importer(found) for run in _read_together(importer, paths)]
-    runs = _without_repeats(runs)
+    runs = _load_files(_result_files(folder))
+    if not runs:
+        below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        runs = [run for path in below for run in _load_files(_result_files(path))]
     if not runs:
         raise FormatError.because(f"{folder.name}: no result file in this folder; known formats: {_known()}")
     return runs
+
+
+def _result_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def _load_files(files: Iterable[Path]) -> list[Run]:
+    """The runs of one folder's files, in order of name; none where no file is of a known format."""
+    found = [(importer, path) for path in files if (importer := _find_in_folder(path)) is not None]
+    runs = [run for importer, paths in _by_importer(found) for run in _read_together(importer, paths)]
+    return _without_repeats(runs)
 
 
 def _find_in_folder(path: Path) -> Importer | None:

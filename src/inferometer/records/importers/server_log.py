@@ -8,13 +8,12 @@ year is taken from the file's modification, their zone is this machine's.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from inferometer.records.engine_log import EngineLog, read_log, server_columns
-from inferometer.records.importers.files import refuse, source_fields
+from inferometer.records.importers.files import head, in_file, iso_utc, refuse, source_fields, text
 from inferometer.records.run import Run, RunMeta, make_run
 
 EXPECTED = "the log of vLLM, SGLang, llama.cpp's server or TensorRT-LLM"
@@ -42,12 +41,8 @@ STAMPED = re.compile(rb"\s*\[\d{4}-\d\d-\d\d|\s*\[TensorRT-LLM\]|\s*[^\[{\s]")
 
 def sniff(path: Path) -> bool:
     """Whether the file's first 256 KiB hold a line of one of the engines, and do not begin like JSON."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError:
-        return False
-    return STAMPED.match(head) is not None and any(mark in head for mark in MARKS)
+    data = head(path, HEAD_BYTES)
+    return STAMPED.match(data) is not None and any(mark in data for mark in MARKS)
 
 
 def read(path: Path) -> list[Run]:
@@ -55,7 +50,8 @@ def read(path: Path) -> list[Run]:
     log = read_log(path)
     if not log.facts():
         refuse(path, "no line of a known engine", EXPECTED)
-    return [make_run(_meta(path, log), server=server_columns(log, _start(log)))]
+    meta = _meta(path, log)
+    return [in_file(path, lambda: make_run(meta, server=server_columns(log, _start(log))))]
 
 
 def _start(log: EngineLog) -> float:
@@ -69,8 +65,8 @@ def _meta(path: Path, log: EngineLog) -> RunMeta:
         name=path.stem,
         tool=f"{log.engine or 'engine'} log",
         tool_version=log.version or "",
-        created=datetime.fromtimestamp(first, UTC).isoformat() if first is not None else "",
-        model=log.model,
+        created=in_file(path, lambda: iso_utc(first, "a line's time")),
+        model=text(log.model),
         started_unix_s=first,
         duration_s=last - first if first is not None and last is not None else None,
         server=msgspec.to_builtins(log.facts()),

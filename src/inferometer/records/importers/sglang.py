@@ -98,7 +98,7 @@ def _run(path: Path, raw: Any, name: str) -> Run:
         refuse(path, "ttfts without input_lens and output_lens", EXPECTED)
     _put_lengths_right(result, meta)
     meta.notes.append("no send and end times: each request is on its own clock and ends with its last token")
-    return in_file(path, lambda: vllm_bench.detailed(path, _as_vllm(result), meta))
+    return in_file(path, lambda: vllm_bench.detailed(path, _as_vllm(result), meta, EXPECTED))
 
 
 def _meta(path: Path, raw: dict[str, Any], result: Result, name: str) -> RunMeta:

@@ -18,11 +18,22 @@ REASONING = ("reasoning", "reasoning_content")
 def chunk_kind(text: str) -> TokenKind | None:
     """Whether a chunk carries tokens, and of what kind; None for a role, an empty or null delta, usage or the end.
 
+    A piece may hold several events: the first of them that carries tokens is told.
+
     >>> chunk_kind('data: {"choices":[{"delta":{"role":"assistant","content":""}}]}')
     >>> chunk_kind('{"choices":[{"delta":{"reasoning_content":"So"}}]}')
     'reasoning'
     """
-    choices = _chunk(text).get("choices")
+    return next((kind for event in _events(text) if (kind := _kind(event)) is not None), None)
+
+
+def usage(text: str) -> dict[str, Any]:
+    """The server's own token counts in a chunk, the last where it has several; empty where it has none."""
+    return next((found for event in reversed(_events(text)) if (found := mapping(event, "usage"))), {})
+
+
+def _kind(event: dict[str, Any]) -> TokenKind | None:
+    choices = event.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     delta = mapping(choice, "delta") or (choice if isinstance(choice, dict) else {})
     if any(delta.get(key) for key in REASONING):
@@ -31,22 +42,17 @@ def chunk_kind(text: str) -> TokenKind | None:
     return "content" if carries else None
 
 
-def usage(text: str) -> dict[str, Any]:
-    """The server's own token counts in a chunk; empty where it has none."""
-    return mapping(_chunk(text), "usage")
-
-
-def _chunk(text: str) -> dict[str, Any]:
-    """The last event's object of a piece of a stream; empty for what is none."""
-    events = [line.removeprefix("data:").strip() for line in text.splitlines() if line.strip()]
-    for event in reversed(events):
+def _events(text: str) -> list[dict[str, Any]]:
+    """The events' objects in a piece of a stream, in order."""
+    found = []
+    for line in text.splitlines():
         try:
-            value = decode_json(event.encode())
+            value = decode_json(line.removeprefix("data:").strip().encode())
         except ValueError:
             continue
         if isinstance(value, dict):
-            return value
-    return {}
+            found.append(value)
+    return found
 
 
 def token_times(events: list[list[float]]) -> TokenTimes | None:

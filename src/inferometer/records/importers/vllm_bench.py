@@ -177,11 +177,11 @@ def _stated(raw: dict[str, Any]) -> dict[str, float]:
     return {path: float(value) for path, value in stated.items()}
 
 
-def detailed(path: Path, result: Result, meta: RunMeta) -> Run:
-    """The run with its requests. Raises `FormatError` where the detail arrays do not match."""
+def detailed(path: Path, result: Result, meta: RunMeta, expected: str = EXPECTED) -> Run:
+    """The run with its requests. Raises `FormatError`, which names ``expected``, where the arrays do not match."""
     lengths = {name: len(v) for name in _ARRAYS if (v := getattr(result, name)) is not None}
     if len(set(lengths.values())) > 1:
-        refuse(path, f"detail arrays of different lengths ({lengths})", EXPECTED)
+        refuse(path, f"detail arrays of different lengths ({lengths})", expected)
     sent = _sent(result, meta)
     first, events, counts = _token_events(result, sent)
     last = _last(result, first, events, counts)
