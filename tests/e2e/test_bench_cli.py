@@ -180,6 +180,8 @@ def test_a_search_finds_the_highest_load(run: Run, url: str):
     found = ran.json["search"]
     assert (found["by"], found["level"], found["beyond"], found["slo"]["ttft_ms"]) == ("concurrency", 4, None, 5000)
     assert [trial["level"] for trial in found["trials"]] == [1, 2, 4]
+    quiet = run("bench", url, *words, "--no-store", "--quiet")
+    assert quiet.out.startswith("Up to C=4, 50 % of the requests meet TTFT < 5,000 ms; no higher one was tried.\n")
     none = run("bench", url, *words[:3], "--ttft-ms", "0.001", *LENGTHS, "--no-store")
     assert none.status == 1
     assert "At no load do 99 % of the requests meet TTFT < 0.001 ms, the lowest tried (C=1)." in none.out
@@ -198,7 +200,12 @@ def test_failures_are_printed_and_exit_1(run: Run, study: Path):
     assert re.search(r"^\d+ of 40 requests failed \(\d+ http 500\)\.$", ran.out, flags=re.M)
     assert tolerant.status == int("unfit" in tolerant.err.lower())
     assert "requests failed" in tolerant.err  # also where only the answer is wanted
+    assert re.search(r"^  \d+ x http 500.*Injected", ran.out, flags=re.M)
     (kept, _) = Store().list()
+    count = Store().load(kept["id"]).requests["error"].drop_nulls().len()
+    assert re.search(rf"{kept['id']} .* {count} failed", run("runs").out)
+    assert sum(run("runs", "show", kept["id"], "--json").json["errors"].values()) == count
+    assert re.search(r"^  \d+ x http 500.*Injected", run("runs", "show", kept["id"]).out, flags=re.M)
     assert Store().load(kept["id"]).requests["error"].drop_nulls().len() > 0
 
 
@@ -229,19 +236,26 @@ def test_a_key_is_needed_and_given(run: Run, study: Path, monkeypatch: pytest.Mo
         (("--concurrency", "1", "--max-concurrency", "2"), "--max-concurrency"),
         (("--concurrency", "1", "--arm", "x"), "--arm"),
         (("--concurrency", "1", "--highest", "8"), "--highest"),
-        (("--concurrency", "1", "--search"), "--search"),
+        (("--concurrency", "1", "--search"), "--search: needs a limit: --ttft-ms, --tpot-ms or --e2e-ms"),
         (("--concurrency", "1", "--search", "--ttft-ms", "9", "--refine", "1"), "--search"),
         (("--concurrency", "1", "--header", "no colon"), "--header"),
         (("--concurrency", "1", "--extra-body", "[1]"), "--extra-body"),
         (("--concurrency", "1", "--extra-body", "{"), "--extra-body"),
         (("--concurrency", "1", "--tolerate-failures", "2"), "--tolerate-failures"),
-        (("--concurrency", "1", "--confidence", "5"), "confidence"),
+        (("--concurrency", "1", "--confidence", "5"), "--confidence: 5.0 "),
+        (("--confidence", "5"), "--confidence: 5.0 "),
+        (("--concurrency", "1", "--duration-s", "0"), "--duration-s: 0.0 "),
+        (("--concurrency", "1", "--server-log", "nope"), "--server-log: 'nope' "),
+        (("--concurrency", "1", "--workers", "0"), "--workers: 0 "),
+        (("--concurrency", "1", "--prefix-reuse", "3"), "--prefix-reuse: 3 .* with --shared-prefix-len"),
+        (("--concurrency", "1", "--search", "--ttft-ms", "-4"), "--ttft-ms: -4.0 .* above 0 ms"),
+        (("--concurrency", "1", "--dataset", "a", "--prompt-tokens", "3"), "--prompt-tokens: '3' "),
         (("--concurrency", "1", "--endpoint", "embeddings"), "--endpoint"),
-        (("--concurrency", "1", "--prompt-tokens", "many"), "prompt_tokens"),
+        (("--concurrency", "1", "--prompt-tokens", "many"), "--prompt-tokens: 'many'"),
         (("--trace", "none.csv"), "none.csv"),
         (("none.toml",), "none.toml"),
         (("study.toml", "--arm", "none"), "none"),
-        (("--concurrency", "1"), "cannot be reached|running server"),
+        (("--concurrency", "1"), "nothing answers"),
     ],
 )
 def test_bad_input_is_one_line(words: tuple[str, ...], says: str, run: Run):

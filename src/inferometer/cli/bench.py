@@ -6,11 +6,11 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from inferometer.cli.bench_flags import Connection, Flags, Load, Plan, Prompts, Server, Stop, Sweep
+from inferometer.cli.bench_flags import Connection, Flags, Load, Plan, Prompts, Server, Stop, Sweep, by_flag
 from inferometer.cli.options import COMMON, Output, Storage, study_words
 from inferometer.cli.output import RUNS_SCHEMA, print_json, run_dict
 from inferometer.errors import InferometerError, InputError
@@ -27,7 +27,8 @@ EXAMPLES = """Examples:
   inferometer bench https://host/v1 --endpoint chat --request-rate 1,2,4 --duration-s 120
   inferometer bench http://127.0.0.1:8000 --concurrency 1..256 --search --ttft-ms 500 --tpot-ms 50
 """
-INTERRUPTED = 130
+INTERRUPTED, ERROR_WIDTH = 130, 200
+"""Exit status of Ctrl-C; how much of an error is shown where there is no terminal."""
 
 
 def bench(
@@ -63,14 +64,29 @@ def bench(
         Study file, or the name of a packaged study, whose points are the loads.
     """
     flags = Flags(load, prompts, stop, sweep, connection, server)
-    plan = flags.plan(study, arm)
+    try:
+        return _bench(url, flags, flags.plan(study, arm), arm, seed, name, False if no_store else storage.store, output)
+    except InputError as why:
+        raise by_flag(why, flags) from why
+
+
+def _bench(
+    url: str,
+    flags: Flags,
+    plan: Plan,
+    arm: str | None,
+    seed: int | None,
+    name: str | None,
+    store: str | Literal[False] | None,
+    output: Output,
+) -> int:
     plan.options |= {"arm": arm}
-    given = {"seed": seed, "name": name, "store": False if no_store else storage.store}
+    given = {"seed": seed, "name": name, "store": store}
     plan.options |= {key: value for key, value in given.items() if value is not None}
     job = _Job(url, plan, flags, output)
     job.measure()
     if job.runs:
-        job.report(None if no_store else storage.store)
+        job.report(store or None)
     if job.fault:
         raise job.fault
     return INTERRUPTED if job.interrupted else job.status()
@@ -142,8 +158,6 @@ class _Job:
         from inferometer.benchmark.search import bench_search
 
         sweep, workloads = self.flags.sweep, sorted(self.plan.workloads, key=_level)
-        if not self.plan.slo.limits():
-            raise InputError("--search", True, "limits with it: --ttft-ms, --tpot-ms or --e2e-ms")
         highest = _level(workloads[-1]) if sweep.highest is None and len(workloads) > 1 else sweep.highest
         self.found = bench_search(
             self.url,
@@ -170,11 +184,13 @@ class _Job:
         from inferometer.report import measured, terminal
 
         if self.output.json or self.output.quiet:
-            for line in measured.warnings(self.runs):
+            for line in (*measured.warnings(self.runs), *measured.error_lines(self.runs, ERROR_WIDTH)):
                 print(line, file=sys.stderr)
         if self.output.json:
             print_json(self.document(store))
         elif self.output.quiet:
+            if self.found:
+                print(measured.found_lines(self.found)[0])
             print("\n".join(run.id for run in self.runs))
         else:
             console = terminal.make_console()
@@ -215,15 +231,20 @@ class _Job:
     def _say_where(self, console: Console, store: str | None) -> None:
         """Where the runs are, and the command that lays them beside a prediction."""
         from inferometer.report import terminal
+        from inferometer.report.measured import answered
 
         if not self._kept:
             terminal.say(console, "Not kept (--no-store).", style=terminal.FAINT)
             return
         path = str(self._store_path(store))
         where = [] if path == ".inferometer" else ["--store", path]
-        first = shlex.join(["inferometer", "runs", "show", self.runs[0].id, *where])
-        terminal.command(console, f"Kept in {path}:  ", first)
         ids = [run.id for run in self.runs]
+        several = f", {len(ids)} runs; the last" if len(ids) > 1 else ""
+        shown = shlex.join(["inferometer", "runs", "show", ids[-1], *where])
+        terminal.command(console, f"Kept in {path}{several}:  ", shown)
+        ids = [run.id for run in self.runs if answered(run)]
+        if not ids:
+            return
         words = study_words(self.plan.study, self.plan.flags, self.plan.overrides) if self.plan.study else "STUDY"
         terminal.command(console, "Beside its prediction:  ", f"inferometer score {words} {shlex.join([*ids, *where])}")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import re
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -198,12 +199,19 @@ class Flags:
     def plan(self, study: str | None, arm: str | None) -> Plan:
         """The points, limits and options that the flags and the study say. Raises `InputError`."""
         _refuse(self, study, arm)
+        _check_values(self)
+        if not study and not _loops(self.load):
+            raise InputError.because(
+                "no load: give --concurrency 1,8 or --request-rate 0.5,1, or a study after the url"
+            )
         found = self._of_study(study, arm) if study else self._by_flags()
         if self.load.turns is not None:
             found.workloads = [_sessions(each, self.load) for each in found.workloads]
             found.endpoint = "chat"
         found.endpoint = self.prompts.endpoint or found.endpoint
         found.options = self.options() | found.options
+        if self.sweep.search and not found.slo.limits():
+            raise InputError.because("--search: needs a limit: --ttft-ms, --tpot-ms or --e2e-ms")
         return found
 
     def options(self) -> dict[str, Any]:
@@ -301,22 +309,37 @@ _BELONGS = {
     "trace": ("rate_scale",),
     "turns": ("sessions",),
 }
+_LOOPS = ("concurrency", "request_rate", "trace")
+_UNLIKE = {
+    "rate_per_s": "request_rate",
+    "requests_per_point": "requests",
+    "dataset_output_tokens": "output_tokens",
+    "gpu_metrics_urls": "gpu_metrics_url",
+    "headers": "header",
+    "ignore_eos": "no_ignore_eos",
+    "stream": "no_stream",
+    "verify": "no_verify",
+    "path": "trace",
+}
+"""Fields of the library whose flags are spelled otherwise."""
 _SEARCHES = ("highest", "resolution", "attainment")
 
 
 def _refuse(flags: Flags, study: str | None, arm: str | None) -> None:
     """What does not go together, said by the flags' own names."""
     load, sweep = flags.load, flags.sweep
-    loops = [name for name in ("concurrency", "request_rate", "trace") if getattr(load, name) is not None]
+    loops = _loops(load)
     if len(loops) > 1:
         raise InputError.because(f"give exactly one of {', '.join(map(_flag, loops))}: a load is one or the other")
-    if not loops and not study:
-        raise InputError.because("no load: give --concurrency 1,8 or --request-rate 0.5,1, or a study after the url")
+    if flags.prompts.dataset is not None and load.prompt_tokens is not None:
+        raise InputError("--prompt-tokens", load.prompt_tokens, "it only without --dataset: its prompts have lengths")
     if arm and not study:
         raise InputError("--arm", arm, "it only with a study")
     for needed, names in _BELONGS.items():
         for name in names:
-            if getattr(load, name) is not None and not _goes(needed, name, loops, load, study):
+            # that there is no load at all is said once the values are known to be sound
+            unknown = not loops and not study and needed in _LOOPS
+            if getattr(load, name) is not None and not unknown and not _goes(needed, name, loops, load, study):
                 raise InputError(_flag(name), getattr(load, name), f"it only with {_flag(needed)}")
     if not sweep.search:
         for name in _SEARCHES:
@@ -328,6 +351,54 @@ def _refuse(flags: Flags, study: str | None, arm: str | None) -> None:
         raise InputError.because(
             "--search chooses its points itself: leave --refine, --repeats, --resume and so on out"
         )
+
+
+def _loops(load: Load) -> list[str]:
+    return [name for name in _LOOPS if getattr(load, name) is not None]
+
+
+def _check_values(flags: Flags) -> None:
+    """Raise what is wrong with a value by itself, before what is missing, and before the server is asked anything."""
+    from inferometer.benchmark.options import options
+
+    options(flags.options())
+    if not _loops(flags.load):
+        is_open = flags.load.arrivals is not None
+        _workloads(replace(flags.load, request_rate="1") if is_open else replace(flags.load, concurrency="1"))
+
+
+def by_flag(error: InputError, flags: Flags) -> InputError:
+    """An error about an option or a field that a flag gave, by that flag's name; any other as it is.
+
+    >>> load = Flags(Load(), Prompts(), Stop(confidence=5.0), Sweep(), Connection(), Server())
+    >>> print(by_flag(InputError("confidence", 5.0, "a share with min_requests"), load))
+    --confidence: 5.0 is not allowed; give a share with --min-requests
+    """
+    limit = error.field.removeprefix("slo.").removesuffix("_s") + "_ms"
+    if error.field.startswith("slo.") and getattr(flags.sweep, limit, None) is not None:
+        return InputError(_flag(limit), getattr(flags.sweep, limit), "a time above 0 ms")
+    flag = _flag_of(error.field, flags)
+    if type(error) is not InputError or flag is None:
+        return error
+    said = re.sub(r"[a-z0-9]+(?:_[a-z0-9]+)+", lambda found: _known(found[0]) or found[0], error.allowed)
+    if said:
+        return InputError(flag, error.value, said)
+    return InputError.because(str(error).replace(error.field, flag, 1))
+
+
+def _flag_of(field: str, flags: Flags) -> str | None:
+    """The flag that gave this field; None where none did: it is then the study's, or the server's."""
+    name = _UNLIKE.get(field, field.removeprefix("workload.").removeprefix("slo."))
+    groups = (flags.load, flags.prompts, flags.stop, flags.sweep, flags.connection, flags.server)
+    given = {each for group in groups for each, value in _given(group) if value != () and value is not False}
+    return _flag(name) if name in given else None
+
+
+def _known(option: str) -> str | None:
+    """The flag that goes by an option's name, or stands for it."""
+    names = {each.name for group in (Load, Prompts, Stop, Sweep, Connection, Server) for each in fields(group)}
+    name = _UNLIKE.get(option, option)
+    return _flag(name) if name in names else None
 
 
 def _goes(needed: str, name: str, loops: list[str], load: Load, study: str | None) -> bool:

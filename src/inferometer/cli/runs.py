@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,6 +22,9 @@ EXAMPLES = """Examples:
   inferometer runs export 3f2a9c --format llmd-report --output report.yaml
   inferometer runs delete 3f2a9c
 """
+FAILED = re.compile(r"([\d,]+) of [\d,]+ requests? failed")
+MOST_ERRORS = 10
+"""Of those that ``runs show --json`` lists."""
 Filter = Annotated[str | None, Parameter(help="Only runs of exactly this.")]
 RunId = Annotated[str, Parameter(help="A run's id, or the start of it.")]
 
@@ -59,7 +63,7 @@ def list_(
         terminal.say(console, f"{len(rows)} {'run' if len(rows) == 1 else 'runs'} in {store.path}{so}.")
         if rows:
             terminal.say(console)
-            terminal.stored(rows, console)
+            terminal.stored([{**row, "state": _state(store, row)} for row in rows], console)
     return 0
 
 
@@ -73,7 +77,9 @@ def show(run: RunId, /, *, output: Output = Output(), storage: Storage = Storage
 
     found = _opened(storage).load(run)
     if output.json:
-        print_json({"schema": "inferometer/run/1", **run_dict(found)})
+        print_json(
+            {"schema": "inferometer/run/1", **run_dict(found), "errors": terminal.errors_of([found], MOST_ERRORS)}
+        )
     elif output.quiet:
         print(found.id)
     else:
@@ -127,6 +133,23 @@ def delete(*runs: RunId, output: Output = Output(), storage: Storage = Storage()
     else:
         print("\n".join(each if output.quiet else f"Deleted {each}." for each in deleted))
     return 0
+
+
+def _state(store: Store, row: dict[str, Any]) -> str:
+    """What is wrong with a measured run, as its meta says: failures, why it is not whole, that it is unfit."""
+    import msgspec
+
+    if row["kind"] != "measured":
+        return ""
+    try:
+        meta = msgspec.json.decode((store.runs / row["id"] / "meta.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return "unreadable"
+    failed = [found[1] for note in meta.get("notes", ()) if (found := FAILED.match(note))]
+    parts = [f"{failed[0]} failed"] if failed else []
+    parts += [meta["partial"].partition(":")[0]] if meta.get("partial") else []
+    parts += ["unfit"] if meta.get("unfit") else []
+    return ", ".join(parts)
 
 
 def _opened(storage: Storage) -> Store:

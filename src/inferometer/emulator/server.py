@@ -339,11 +339,11 @@ async def serve_until(options: Options, stop: asyncio.Event, ready: Callable[[st
     """
     emulator = Emulator(options, asyncio.get_running_loop())
     log = startup_log.Log(options)
-    startup_log.start(log, options, emulator.found)
     runner = web.AppRunner(emulator.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        address = await listen(runner, options)
+        address = await listen(runner, options)  # first: an address that is taken is the only thing to say
+        startup_log.start(log, options, emulator.found)
         startup_log.ready(log, address)
         gc.freeze()  # what is here stays: later collections need not look at it
         ready(address)
@@ -370,7 +370,8 @@ async def listen(runner: web.AppRunner, options: Options) -> str:
         await site.start()
     except OSError as error:
         where = options.unix_socket or f"{options.host}:{options.port}"
-        raise InputError.because(f"cannot listen on {where}: {error.strerror or error}") from error
+        why = os.strerror(error.errno) if error.errno else error
+        raise InputError.because(f"cannot listen on {where}: {why}") from error
     if options.unix_socket:
         return f"unix://{os.path.abspath(options.unix_socket)}"
     port = runner.addresses[0][1]

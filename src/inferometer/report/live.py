@@ -25,6 +25,8 @@ REDRAW_S = 0.25
 PLAIN_S = 10.0
 """Where it is no terminal, a line so often."""
 BAR = 30
+SHORT_S = 9.95
+"""Shorter times have a decimal."""
 
 
 class View:
@@ -140,14 +142,16 @@ def finished_line(run: Run, *, measured: bool = True) -> str:
     """One line of a run that is done, and whether it is one to be trusted."""
     s = run.summary()
     failed = f", {s.failed:,} failed" if s.failed else ""
-    took = f" in {_clock_time(s.duration_s)}" if s.duration_s is not None and measured else ""
+    took = f" in {_took(s.duration_s)}" if s.duration_s is not None and measured else ""
     state = "unfit" if run.meta.unfit else f"not whole ({run.meta.partial})" if run.meta.partial else "done"
     state = state if measured else "taken from the store"
     times = ", ".join(
         f"{name} p50 {milliseconds(stat.p50)} p99 {milliseconds(stat.p99)}"
         for name, stat in (("TTFT", s.ttft_s), ("TPOT", s.tpot_s))
     )
-    requests = f"{s.requests or 0:,} requests{took}{failed}"
+    requests = f"{s.requests or 0:,} {'request' if s.requests == 1 else 'requests'}{took}{failed}"
+    if run.requests.height and not run.requests["error"].null_count():
+        return f"{run_load(run)} {state}: {requests}"
     return f"{run_load(run)} {state}: {requests}; {figure(s.output_tok_per_s)} tok/s, {times} ms"
 
 
@@ -159,8 +163,8 @@ def _name(progress: Progress) -> str:
 
 def _count(progress: Progress) -> str:
     if progress.total:
-        return f"{progress.ended:,} of {progress.total:,} requests"
-    return f"{progress.ended:,} requests" if progress.sent else ""
+        return f"{progress.ended:,} of {progress.total:,} {'request' if progress.total == 1 else 'requests'}"
+    return f"{progress.ended:,} {'request' if progress.ended == 1 else 'requests'}" if progress.sent else ""
 
 
 def _client(progress: Progress) -> list[str]:
@@ -182,6 +186,15 @@ def _server(progress: Progress) -> list[str]:
     }
     parts = [form.format(value) for form, value in known.items() if value]
     return [f"server: {parts[0]}", *parts[1:]] if parts else []
+
+
+def _took(time_s: float) -> str:
+    """A time that has passed: seconds with a decimal while they are few.
+
+    >>> _took(0.31), _took(83.4)
+    ('0.3 s', '1:23')
+    """
+    return f"{time_s:.1f} s" if time_s < SHORT_S else _clock_time(time_s)
 
 
 def _clock_time(time_s: float) -> str:

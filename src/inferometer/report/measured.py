@@ -7,7 +7,9 @@ is in the run's meta.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePath
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -29,7 +31,7 @@ from inferometer.records.overload import KEPT_UP, overloaded
 from inferometer.records.run import Run
 from inferometer.report import terminal
 from inferometer.report.grid import Cell, Column, Grid, figure, milliseconds, percent, signed
-from inferometer.report.terminal import BAD, FAINT, HEADING, LATENCIES, run_load, say, sentence, show
+from inferometer.report.terminal import BAD, FAINT, HEADING, LATENCIES, errors_of, run_load, say, sentence, show
 from inferometer.specs.slo import Slo
 from inferometer.specs.workload import Workload
 
@@ -43,7 +45,10 @@ ENGINES = {
 }
 DIFFER_S, DIFFER_SHARE = 0.001, 0.01
 """TTFT from sending and from the scheduled time are shown side by side where their p99 differ by more than both."""
-_FAILED = re.compile(r"[\d,]+ of [\d,]+ requests failed")
+_FAILED = re.compile(r"[\d,]+ of [\d,]+ requests? failed")
+SHOWN_ERRORS = 2
+_GIVEN_UP = "given up"
+"""How `RunMeta.partial` of a run begins whose server stopped answering."""
 
 
 def report(runs: Sequence[Run], workload: Workload, slo: Slo, console: Console, found: Found | None = None) -> None:
@@ -54,14 +59,17 @@ def report(runs: Sequence[Run], workload: Workload, slo: Slo, console: Console, 
         say(console, text, style=BAD if bad else "")
     say(console)
     show(points_grid(runs, slo), console)
-    for grid in (_trials_grid(found), _scheduled_grid(runs), _server_grid(runs)):
+    for grid in (_trials_grid(found), _scheduled_grid(runs)):
         if grid is not None:
             say(console)
             show(grid, console)
+    _show_servers(runs, console)
     wrong, notes = warnings(runs), _remarks(runs)
     if wrong or notes:
         say(console)
     for line in wrong:
+        say(console, line, style=BAD)
+    for line in error_lines(runs, console.width):
         say(console, line, style=BAD)
     for line in notes:
         say(console, line, style=FAINT)
@@ -88,11 +96,17 @@ def heading(run: Run, workload: Workload, console: Console) -> None:
     """What answered where, and the load: one line, or two where it is long; then what it says of itself."""
     server = run.meta.server
     engine = " ".join(str(part) for part in (ENGINES.get(server.get("engine", ""), ""), server.get("version")) if part)
-    served, rest = f"{run.meta.model} at {run.meta.source}", f"{engine}   {terminal.load(workload)}"
+    served, rest = f"{run.meta.model} at {run.meta.source}", f"{engine}   {_load_words(run, workload)}"
     say(console, served + ("   " if len(served) + len(rest) + 3 <= console.width else "\n") + rest, style=HEADING)
     facts = {"endpoint": run.meta.workload.get("endpoint"), "max_model_len": server.get("max_model_len")}
     facts |= {"on": run.meta.chip, "client processes": _whole(run.meta.client.get("workers"))}
     say(console, ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None), style=FAINT)
+
+
+def _load_words(run: Run, workload: Workload) -> str:
+    """The load; lengths of prompts that a file has are not the workload's."""
+    words, dataset = terminal.load(workload), run.meta.workload.get("dataset")
+    return words if dataset is None else f"{words.rpartition(', ')[0] or words}, prompts of {PurePath(dataset).name}"
 
 
 def _whole(value: float | None) -> int | None:
@@ -106,28 +120,77 @@ def answer(runs: Sequence[Run], slo: Slo, found: Found | None = None) -> list[tu
     """Sentences in order of weight, each with whether it is bad news."""
     lines = [(text, True) for text in _troubles(runs)]
     if found is not None:
-        return [*lines, *((text, found.level is None) for text in _found(found))]
+        return [*lines, *((text, found.level is None) for text in found_lines(found))]
+    alive = [run for run in runs if answered(run)]
+    if not alive:
+        return lines
     if len({run_load(run) for run in runs}) == 1:
-        texts = _one(runs[0], slo)
+        texts = _one(alive[0], slo) if len(alive) == 1 else _repeated(alive, slo)
     else:
-        texts = _open_sweep(runs) if runs[0].meta.request_rate_per_s is not None else _closed_sweep(runs)
-        texts += terminal.goodput(sweep_goodput_of(runs, slo), slo)
+        texts = _open_sweep(alive) if runs[0].meta.request_rate_per_s is not None else _closed_sweep(alive, runs)
+        texts += terminal.goodput(sweep_goodput_of(alive, slo), slo)
     return [*lines, *((text, False) for text in texts)]
+
+
+def answered(run: Run) -> bool:
+    """Whether any request of it was answered: without, it has no figures to speak of."""
+    return run.requests["error"].null_count() > 0
 
 
 def _troubles(runs: Sequence[Run]) -> list[str]:
     unfit = [run for run in runs if run.meta.unfit]
-    broken = [run for run in runs if run.meta.partial]
-    failed = sum(run.requests.height - run.requests["error"].null_count() for run in runs)
-    total, lines = sum(run.requests.height for run in runs), []
+    lost = [run for run in runs if run.meta.partial.startswith(_GIVEN_UP)]
+    broken = [run for run in runs if run.meta.partial and run not in lost]
+    lines = [f"The server stopped answering during {run_load(run)}: {_failures([run])}." for run in lost]
     if unfit:
         which = f"{len(unfit)} of {len(runs)} points ({_names(unfit)})" if len(runs) > 1 else "this measurement"
         lines.append(f"Unfit: {which} should not be trusted, for the reasons below.")
     if broken:
         lines.append(f"Not whole: {', '.join(f'{run_load(run)} ({run.meta.partial})' for run in broken)}.")
-    if failed:
-        lines.append(f"{failed:,} of {total:,} requests failed.")
+    if any(map(_failed, runs)) and (not lost or any(_failed(run) for run in runs if run not in lost)):
+        lines.append(f"{_failures(runs)}{' in all' if lost else ''}.")
     return lines
+
+
+def _failed(run: Run) -> int:
+    return run.requests.height - run.requests["error"].null_count()
+
+
+def _failures(runs: Iterable[Run]) -> str:
+    failed, total = sum(map(_failed, runs)), sum(run.requests.height for run in runs)
+    return f"{failed:,} of {total:,} {'request' if total == 1 else 'requests'} failed"
+
+
+def _repeated(runs: Sequence[Run], slo: Slo) -> list[str]:
+    """A load that was measured several times: the median and range of its figures, then what each met."""
+    found = [run.summary() for run in runs]
+    rate = _spread([s.output_tok_per_s for s in found], figure, "tok/s")
+    times = [
+        f"{name} {_spread([pick(s) for s in found], milliseconds, 'ms')}"
+        for name, pick in _REPEATED.items()
+        if any(pick(s) is not None for s in found)
+    ]
+    lines = [f"{run_load(runs[0])}, median (and range) of {len(runs)} repeats: {rate}; {', '.join(times)}."]
+    shares = [share for s in found if (share := attained(s, slo)) is not None]
+    if shares:
+        lines.append(f"{_spread([x * 100 for x in shares], figure, '%')} of the requests meet {terminal.limits(slo)}.")
+    return [*lines, *_caps([run for run in runs if _held_back(run)][:1])]
+
+
+_REPEATED: dict[str, Callable[[Summary], float | None]] = {
+    "TTFT p50": lambda s: s.ttft_s.p50,
+    "p99": lambda s: s.ttft_s.p99,
+    "TPOT p50": lambda s: s.tpot_s.p50,
+    "E2E p50": lambda s: s.e2e_s.p50,
+}
+
+
+def _spread(values: Iterable[float | None], form: Callable[[float | None], str], unit: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    low, high = form(min(known)), form(max(known))
+    return f"{form(median(known))} {unit}" + (f" ({low}-{high})" if low != high else "")
 
 
 def _one(run: Run, slo: Slo) -> list[str]:
@@ -138,11 +201,19 @@ def _one(run: Run, slo: Slo) -> list[str]:
     times = f"E2E p50 {_ms(s.e2e_s.p50)}, p99 {_ms(s.e2e_s.p99)}"
     if s.ttft_s.p50 is not None:
         times = f"TTFT p50 {_ms(s.ttft_s.p50)}, p99 {_ms(s.ttft_s.p99)}; TPOT p50 {_ms(s.tpot_s.p50)}"
-    lines = [f"{rate}{user}; {times}.", *_caps([run] if _held_back(run) else [])]
+    lines = [*_waited(run, s), f"{rate}{user}; {times}.", *_caps([run] if _held_back(run) else [])]
     if not _held_back(run) and overloaded(run, s):
         lines.append(f"Overloaded: it served {_done(run)}, and the queue grew.")
     share = attained(s, slo)
     return lines if share is None else [*lines, f"{share * 100:.3g} % of the requests meet {terminal.limits(slo)}."]
+
+
+def _waited(run: Run, s: Summary) -> list[str]:
+    """What users saw of a load that a cap held back: it comes first, for TTFT from sending is not theirs."""
+    if not _held_back(run) or s.ttft_from_scheduled_s.p50 is None:
+        return []
+    own = f", {_ms(s.client_queue_s.p50)} of it in the client's queue" if s.client_queue_s.p50 is not None else ""
+    return [f"Users waited {_ms(s.ttft_from_scheduled_s.p50)} (p50) for a first token{own}."]
 
 
 def _ms(time_s: float | None) -> str:
@@ -150,9 +221,12 @@ def _ms(time_s: float | None) -> str:
     return text if text.endswith("s") or time_s is None else f"{text} ms"
 
 
-def _closed_sweep(runs: Sequence[Run]) -> list[str]:
+def _closed_sweep(runs: Sequence[Run], asked: Sequence[Run]) -> list[str]:
+    """Of the runs that were answered; where some of all were not, or not to their end, nothing is said of bends."""
     best = max(runs, key=_tok_per_s)
     most = f"the most is {figure(_tok_per_s(best))} tok/s at {run_load(best)}"
+    if len(runs) < len(asked) or any(run.meta.partial for run in runs):
+        return [f"{most[0].upper()}{most[1:]}."]
     knee = throughput_knee(runs)
     at = next((run for run in runs if run.meta.concurrency == knee), None)
     if knee is None or at is None:
@@ -201,8 +275,14 @@ def _tok_per_s(run: Run) -> float:
     return run.summary().output_tok_per_s or 0.0
 
 
-def _found(found: Found) -> list[str]:
-    """What a search found, and how sure that is."""
+def found_lines(found: Found) -> list[str]:
+    """What a search found, and how sure that is; the first line is the answer."""
+    last = _unfinished(found)
+    if last is not None:
+        ends = [("met", found.level), ("missed", found.beyond)]
+        known = ", ".join(f"{word} at {_level(found, level)}" for word, level in ends if level not in (None, last))
+        text = f"{known}{', ' if known else ''}{_level(found, last)} not finished."
+        return [f"Broken off: no verdict. {text[0].upper()}{text[1:]}"]
     share = f"{found.slo.attainment * 100:g} % of the requests meet {terminal.limits(found.slo)}"
     if found.level is None:
         lowest = f", the lowest tried ({_level(found, found.trials[0].level)})" if found.trials else ""
@@ -212,6 +292,14 @@ def _found(found: Found) -> list[str]:
     how = f"{trial.attainment * 100:.4g} % of {trial.requests:,} did, 95 % interval {_interval(trial.low, trial.high)}"
     sure = "Resolved: the intervals decide." if found.resolved else _UNRESOLVED
     return [f"Up to {_level(found, found.level)}, {share}; {beyond}.", f"There {how}. {sure}"]
+
+
+def _unfinished(found: Found) -> float | None:
+    """The level at which a search was broken off."""
+    if not found.runs or not found.runs[-1].meta.partial:
+        return None
+    meta = found.runs[-1].meta
+    return meta.concurrency if found.by == "concurrency" else meta.request_rate_per_s
 
 
 _UNRESOLVED = "Not resolved: an interval holds the share asked for, so more requests a point would tell."
@@ -304,6 +392,7 @@ def _trials_grid(found: Found | None) -> Grid | None:
     for trial in found.trials:
         verdict = Text("met" if trial.passed else "missed", style="" if trial.passed else BAD)
         verdict.append("" if trial.resolved else ", not resolved")
+        verdict = Text("not finished", style=BAD) if trial.level == _unfinished(found) else verdict
         cells = (figure(trial.requests), f"{trial.attainment * 100:.4g}", _interval(trial.low, trial.high))
         grid.add(f"{trial.level:.4g}", *cells, verdict)
     return grid
@@ -340,6 +429,16 @@ def _is_late(run: Run) -> bool:
     if raw is None or scheduled is None or (run.meta.request_rate_per_s is None and run.meta.concurrency is not None):
         return False
     return scheduled - raw > max(DIFFER_S, DIFFER_SHARE * raw)
+
+
+def _show_servers(runs: Sequence[Run], console: Console) -> None:
+    grid = _server_grid(runs)
+    if grid is None:
+        return
+    say(console)
+    if any(run.meta.window_s and run.meta.window_s[0] for run in runs):
+        say(console, "The server's own means, warm-up included (and so are ours beside them):", style=FAINT)
+    show(grid, console)
 
 
 _OWN_MEANS = ("ttft_s", "tpot_s", "e2e_s")
@@ -381,6 +480,14 @@ def warnings(runs: Sequence[Run]) -> list[str]:
         ]
     ]
     return _grouped(said, runs)
+
+
+def error_lines(runs: Sequence[Run], width: int) -> list[str]:
+    """The most frequent errors as the server or the connection gave them, with how often, clipped to the width."""
+    found = errors_of(runs, SHOWN_ERRORS + 1)
+    lines = [f"  {count:,} x {' '.join(text.split())}" for text, count in list(found.items())[:SHOWN_ERRORS]]
+    lines += ["  and others: inferometer runs show ID --json lists them"] if len(found) > SHOWN_ERRORS else []
+    return [line if len(line) <= width else line[: width - 3] + "..." for line in lines]
 
 
 def _remarks(runs: Sequence[Run]) -> list[str]:

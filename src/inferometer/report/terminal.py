@@ -8,6 +8,7 @@ is computed here: every figure comes from a Prediction, a Score, a Run's Summary
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
@@ -527,8 +528,15 @@ def run_summary(runs: Sequence[Run], console: Console, summaries: Sequence[Summa
 
 
 def run_load(run: Run) -> str:
-    """``C=8``, ``2/s``, or ``replay``."""
-    return _load(run.meta.concurrency, run.meta.request_rate_per_s)
+    """``C=8``, ``2/s``, ``replay``, or ``load not stated`` of an imported run that says none and is no replay."""
+    stated = run.meta.kind != "imported" or run.meta.workload.get("kind") == "trace"
+    return _load(run.meta.concurrency, run.meta.request_rate_per_s, "replay" if stated else NOT_STATED)
+
+
+def errors_of(runs: Iterable[Run], most: int) -> dict[str, int]:
+    """How often each error ended a request, the most frequent first, at most so many."""
+    counts = Counter(text for run in runs for text in run.requests["error"].drop_nulls().to_list())
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:most])
 
 
 def run_name(run: Run, runs: Sequence[Run]) -> str:
@@ -537,10 +545,13 @@ def run_name(run: Run, runs: Sequence[Run]) -> str:
     return f"{run.meta.arm} at {run_load(run)}" if several else run_load(run)
 
 
-def _load(concurrency: int | None, request_rate: float | None) -> str:
+NOT_STATED = "load not stated"
+
+
+def _load(concurrency: int | None, request_rate: float | None, neither: str = "replay") -> str:
     if request_rate is not None:
         return f"{request_rate:g}/s"
-    return "replay" if concurrency is None else f"C={concurrency}"
+    return neither if concurrency is None else f"C={concurrency}"
 
 
 STORED = (
@@ -567,17 +578,20 @@ def imported(runs: Sequence[Run], console: Console) -> None:
 
 
 def stored(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Rows of the store's index."""
-    grid = _grid("Runs", STORED)
+    """Rows of the store's index; ``state`` of a row, where any has one, is why not to trust it as it is."""
+    states = any(row.get("state") for row in rows)
+    grid = _grid("Runs", [*STORED, *([Column("state", "left")] if states else [])])
     for row in rows:
+        neither = NOT_STATED if row["kind"] == "imported" else "replay"
         grid.add(
-            _load(row["concurrency"], row["request_rate_per_s"]),
+            _load(row["concurrency"], row["request_rate_per_s"], neither),
             row["kind"],
             figure(row["requests"]),
             figure(row["output_tok_per_s"]),
             *(milliseconds(row[key]) for key in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s")),
             row["id"],
             _clipped(row["name"] or row["model"] or "", 34),
+            *([Text(row.get("state", ""), style=BAD)] if states else []),
         )
     show(grid, console)
 
@@ -601,6 +615,9 @@ def run_details(run: Run, console: Console) -> None:
         say(console, f"Not whole: {meta.partial}.", style=BAD)
     for note in meta.notes:
         say(console, note, style=FAINT)
+    for text, times in errors_of([run], 2).items():
+        line = f"  {times:,} x {' '.join(text.split())}"
+        say(console, line if len(line) <= console.width else line[: console.width - 3] + "...", style=BAD)
     rates = {
         "requests": summary.requests, "failed": summary.failed, "out tok/s": summary.output_tok_per_s,
         "total tok/s": summary.total_tok_per_s, "requests/s": summary.request_per_s, "duration s": summary.duration_s,

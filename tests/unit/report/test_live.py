@@ -99,7 +99,7 @@ def test_off_a_terminal_a_line_at_the_start_every_ten_seconds_and_at_the_end():
     said = out.getvalue().splitlines()
     assert said[0] == "C = 8 (2 of 8): preparing"
     assert said[1].startswith("C = 8 (2 of 8): measuring, 312 of 640 requests, 8 in flight, 1,140 tok/s, ")
-    assert said[-1].startswith("C=2 done: 2 requests in 0:01; 18.3 tok/s")
+    assert said[-1].startswith("C=2 done: 2 requests in 1.2 s; 18.3 tok/s")
     assert len(said) == 4
     assert "\x1b" not in out.getvalue()
 
@@ -140,3 +140,11 @@ def test_a_run_that_was_not_measured_now_comes_from_the_store():
     with view:
         view.finished(measured())
     assert out.getvalue().startswith("C=2 taken from the store: 2 requests; ")
+
+
+def test_a_point_where_all_failed_has_no_figures():
+    lost = make_run(
+        RunMeta(kind="measured", concurrency=4), {"sent_s": [0.0], "end_s": [0.3], "error": ["connect: no"]}
+    )
+    assert finished_line(lost).startswith("C=4 done: ")
+    assert finished_line(lost).endswith(" 1 failed")

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from inferometer.benchmark.search import Found, Trial
@@ -174,3 +175,71 @@ def test_failures_and_unfit_points_are_red():
     }
     assert "4" in red
     assert "2" in red
+
+
+def test_a_server_that_stopped_answering_is_the_first_thing_said():
+    dead = run(4, failed=20, partial="given up: no request has succeeded for 60 s", notes=["20 of 20 requests failed"])
+    text = printed([run(1), run(2), dead])
+    answer = text.splitlines()[3]
+    assert answer == "The server stopped answering during C=4: 20 of 20 requests failed."
+    assert "The most is" in text
+    assert "nee" not in text
+    assert "C=4: 20 of 20 requests failed.\n  20 x http 500: no\n" in text
+    alone = printed([dead])
+    assert "tok/s;" not in alone
+    assert alone.splitlines()[4] == ""
+
+
+def test_the_most_frequent_errors_are_shown_clipped():
+    two = run(4, failed=5)
+    errors = two.requests["error"].to_list()
+    errors[:5] = ["http 500: " + "x" * 200] * 3 + ["connect: refused", "reset"]
+    two = make_run(two.meta, two.requests.with_columns(error=pl.Series(errors)))
+    first, second, more = measured.error_lines([two], 60)
+    assert (len(first), first[:17], first[-3:]) == (60, "  3 x http 500: x", "...")
+    assert second == "  1 x connect: refused"
+    assert more.startswith("  and others")
+    assert terminal.errors_of([two], 10) == {"http 500: " + "x" * 200: 3, "connect: refused": 1, "reset": 1}
+
+
+def test_a_search_that_was_broken_off_gives_no_verdict():
+    trials = [trial(8, 398, 400, True, True), trial(12, 10, 10, True, True), trial(16, 300, 400, False, True)]
+    runs = [run(8), run(16), run(12, partial="interrupted")]
+    found = Found(by="concurrency", slo=SLO, level=8.0, beyond=16.0, resolved=False, trials=trials, runs=runs)
+    text = printed(runs, found=found)
+    assert "Broken off: no verdict. Met at C=8, missed at C=16, C=12 not finished." in text
+    assert "Up to C=8" not in text
+    assert re.search(r"^ +12 .* not finished$", text, flags=re.M)
+
+
+def test_repeats_are_told_by_median_and_range():
+    text = printed([run(4, ttft_s=0.1), run(4, ttft_s=0.3), run(4, ttft_s=0.2)])
+    assert re.search(
+        r"^C=4, median \(and range\) of 3 repeats: \S+ tok/s \(\S+\); TTFT p50 200 ms \(100-300\)", text, re.M
+    )
+
+
+def test_a_cap_leads_with_what_users_waited():
+    text = printed([run(users=2, rate=10.0, late_s=np.linspace(0.0, 3.0, 20))])
+    assert "\nUsers waited 1,600 ms (p50) for a first token, 1,500 ms of it in the client's queue.\n" in text
+
+
+def test_prompts_of_a_file_are_named_by_it():
+    of_file = run(4)
+    of_file.meta.workload["dataset"] = "data/sg.json"
+    assert "closed loop, prompts of sg.json\n" in printed([of_file])
+
+
+def test_the_servers_means_say_that_the_warm_up_is_in_them():
+    warm = run(4, means={"ttft_s": 0.1}, window_s=(0.05, None))
+    assert "warm-up included" in printed([warm])
+    assert "warm-up included" not in printed([run(4, means={"ttft_s": 0.1})])
+
+
+def test_only_a_replay_is_called_one():
+    other = run()
+    assert terminal.run_load(other) == "replay"
+    other.meta.kind = "imported"
+    assert terminal.run_load(other) == "load not stated"
+    other.meta.workload = {"kind": "trace"}
+    assert terminal.run_load(other) == "replay"
