@@ -488,7 +488,8 @@ def littles_law(run: Run, each: PerRequest | None = None) -> float | None:
     or not at all, it would bias the ratio by up to one E2E in the window's length: a tenth at ten requests a slot. Over
     the whole run, and against the client's own in-flight, the ratio would be 1 by construction and say nothing.
 
-    None where there is nothing to compare with: no concurrency and no server samples, no send times, too few requests.
+    None where there is nothing to compare with: no concurrency and no server samples, no send times, too few requests;
+    of a measured open loop also where the server's samples are too few or too uneven to know their mean to 5 %.
     """
     each = each or PerRequest(run)
     sent, end = each.occupied
@@ -500,7 +501,7 @@ def littles_law(run: Run, each: PerRequest | None = None) -> float | None:
     if span is None:
         return None
     start, stop = max(float(end[0]), span[0]), min(float(sent[-1]), span[1])
-    if run.meta.kind == "measured" and not _often(run.server, start, stop):
+    if run.meta.kind == "measured" and not _well_sampled(run.server, start, stop):
         return None
     expected = _sampled_in_flight(run.server, start, stop) if stop > start else None
     return each.mean_in_flight(start, stop) / expected if expected else None
@@ -694,12 +695,19 @@ def in_flight(run: Run) -> tuple[float, float] | None:
     return each.mean_in_flight(*span), _sampled_in_flight(run.server, *span)
 
 
-def _often(server: pl.DataFrame, start: float, stop: float) -> bool:
-    """Whether each replica was looked at often enough between two times."""
-    counts = [int(((times >= start) & (times <= stop)).sum()) for times, _ in _samples(server, "running")]
-    return bool(counts) and min(counts) >= LEAST_SAMPLES
+def _well_sampled(server: pl.DataFrame, start: float, stop: float) -> bool:
+    """Whether the mean of running + waiting between two times is known well from these looks at each replica."""
+    known = server.filter(pl.col("time_s").is_between(start, stop) & pl.col("running").is_not_null())
+    held = known.select(pl.col("running").cast(pl.Float64) + pl.col("waiting").cast(pl.Float64).fill_null(0.0))
+    values = held.to_series().to_numpy()
+    replicas = max(known["replica"].n_unique(), 1)
+    if values.size < LEAST_SAMPLES * replicas or not values.mean() > 0:
+        return False
+    return float(values.std(ddof=1) / np.sqrt(values.size) / values.mean()) <= SAMPLING_ERROR
 
 
+SAMPLING_ERROR = 0.05
+"""Standard error of a sampled mean, over the mean, beyond which it says nothing of Little's law."""
 LEAST_SAMPLES = 10
 """Fewer looks at a measured server say nothing of an average."""
 

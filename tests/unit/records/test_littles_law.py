@@ -112,3 +112,17 @@ def test_a_rate_with_a_cap_is_an_open_loop() -> None:
     run = closed_loop(4, lengths(40))
     run.meta.request_rate_per_s = 20.0
     assert littles_law(run) is None
+
+
+def test_of_a_measured_open_loop_too_few_or_uneven_samples_say_nothing() -> None:
+    sent = np.arange(0.0, 60.0, 0.25)
+    columns = {"sent_s": sent, "end_s": sent + 1.0, "output_tokens": np.full(sent.size, 4)}
+
+    def law(running: list[float]) -> float | None:
+        times = np.linspace(0.0, 60.0, len(running))
+        server = {"time_s": times, "running": running, "waiting": [0] * len(running)}
+        return make_run(RunMeta(kind="measured", request_rate_per_s=4.0), columns, server).summary().littles_law
+
+    assert law([4] * 60) == pytest.approx(1.0, abs=0.02)
+    assert law([4] * 8) is None
+    assert law([0, 8] * 30) is None
