@@ -81,7 +81,7 @@ class Wire(asyncio.Protocol):
         self.request: Request | None = None
         self._socket: socket.socket | None = None
         self._sent = self._heard = 0.0
-        self._used = False
+        self.used = False  # it has carried a request
         self._complete = False
         self._reset_answer()
 
@@ -303,7 +303,7 @@ class Wire(asyncio.Protocol):
     def _was_stale(self, request: Request, now: float, why: Exception | None) -> bool:
         """Whether the server had closed this connection after the answer before, so that it never saw the request."""
         limit_s = STALE_S if why is None else STALE_RESET_S
-        return self._used and now - self._sent < limit_s and self.owner.stale(self, request)
+        return self.used and now - self._sent < limit_s and self.owner.stale(self, request)
 
     def _finish(self, now: float, error: str | None) -> None:
         request, self.request = self.request, None
@@ -315,7 +315,7 @@ class Wire(asyncio.Protocol):
         if record.end_s is None:
             record.end_s = round(now - self.start, CLOCK_DIGITS)
         request.reader.settle()
-        self._used = True
+        self.used = True
         self._free()
         self.owner.ended(self, request)
 

@@ -224,7 +224,7 @@ class LoadGenerator:
         """Send all that is due, as far as the cap and the free connections go; dial for the rest; set the alarm."""
         self._collect(self._now_s())
         ready = self._ready
-        while ready and self._in_flight < self._cap and (wire := self._free_wire()):
+        while ready and self._in_flight < self._cap and (wire := self._free_wire(unused=ready[0].resent)):
             self._send(wire, ready.popleft())
         for _ in range(self._wanting() - len(self._dials)):
             self._dial()
@@ -385,8 +385,18 @@ class LoadGenerator:
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def _free_wire(self) -> Wire | None:
-        """A connection that waits: in a closed loop the one that waited longest, so that all stay in use."""
+    def _free_wire(self, *, unused: bool = False) -> Wire | None:
+        """A connection that waits: in a closed loop the one that waited longest, so that all stay in use.
+
+        ``unused``: one that has carried no request, since a server that closed one used connection behind our back may
+        have closed the others too.
+        """
+        if unused:
+            for wire in [wire for wire in self._idle if wire.used]:
+                self._idle.remove(wire)
+                self._wires.discard(wire)
+                self._gone += 1
+                wire.close()
         while self._idle:
             wire = self._idle.popleft() if self.job.concurrency else self._idle.pop()
             if wire.fresh():

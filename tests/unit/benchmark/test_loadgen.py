@@ -127,6 +127,12 @@ def test_a_request_is_sent_again_only_where_the_server_cannot_have_seen_it(
     assert len(ended.server.seen) == 2 + resent
 
 
+def test_a_request_is_sent_again_on_a_connection_that_carried_none(tmp_path: Path):
+    """With several users another's used connection is closed as well: the second sending must not go there."""
+    ended = bench(tmp_path, [[*tokens(2), 0.005, CLOSE]], 200, concurrency=8)
+    assert [record.error for record in ended.records] == [None] * 200
+
+
 def test_http_errors_need_no_backoff(tmp_path: Path):
     first, second = bench(tmp_path, [plain(500, b""), tokens(1)], 2).records
     assert second.scheduled_s == first.end_s
