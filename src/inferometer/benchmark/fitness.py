@@ -57,14 +57,18 @@ def _late(run: Run, summary: Summary) -> str | None:
     late = _often(run, "lateness_s")
     if late is None or _is_capped(run) or not _matters(late, summary):
         return None
-    return f"the client was late: at the 99th percentile requests were sent {late * 1000:.1f} ms after their time"
+    return f"the client was late: {_SOME} of the requests were sent {late * 1000:.1f} ms or more after their time"
 
 
 def _lagging(run: Run, summary: Summary) -> str | None:
     lag = _often(run, "loop_lag_s")
     if lag is None or not _matters(lag, summary):
         return None
-    return f"the client's clock stalled: its timers fired {lag * 1000:.1f} ms late at the 99th percentile"
+    return f"the client's clock stalled: {_SOME} of its timers fired {lag * 1000:.1f} ms late or more"
+
+
+_SOME = "1 %, and at least three,"
+"""Whom a delay from `_often` concerns."""
 
 
 def _often(run: Run, name: str) -> float | None:

@@ -209,12 +209,13 @@ class _Job:
         from inferometer.report.measured import sweep_goodput_of
 
         pairs = [(run, run.summary()) for run in self.runs]
+        whole = [run for run in self.runs if not run.meta.partial]
         document = {
             "schema": RUNS_SCHEMA,
             "store": str(self._store_path(store)) if self._kept else None,
             "runs": [{**run_dict(run, each), "overloaded": overloaded(run, each)} for run, each in pairs],
-            "throughput_knee_concurrency": throughput_knee(self.runs),
-            "ttft_knee_concurrency": ttft_knee(self.runs),
+            "throughput_knee_concurrency": throughput_knee(whole),
+            "ttft_knee_concurrency": ttft_knee(whole),
             "goodput": goodput_dict(sweep_goodput_of(self.runs, self.plan.slo)),
         }
         return document if self.found is None else {**document, "search": search_dict(self.found)}
