@@ -19,8 +19,8 @@ $(READY): requirements.lock pyproject.toml
 
 setup: $(READY)  ## the virtual environment, from the hash-pinned lock
 
-demo: $(READY)  ## the main job on an embedded study
-	@$(BIN)/inferometer demo
+demo: $(READY)  ## the main job on an embedded study; at a real engine too where one is installed
+	@$(BIN)/python scripts/demo.py
 
 test: lint types layers docs  ## linters, types, layers, the site, then every test, real engines too
 	@$(BIN)/python -m pytest -rs

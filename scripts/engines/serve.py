@@ -81,8 +81,7 @@ def engines_folder() -> Path:
 def install(engine: str, lock: Path | None = None) -> Path:
     """The engine's environment, made now if it is not there. Raises `EngineUnavailable`."""
     lock = lock or HERE / f"{engine}.lock"
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
-    environment = engines_folder() / f"{engine}-{digest}"
+    environment = environment_of(engine, lock)
     environment.parent.mkdir(parents=True, exist_ok=True)
     with _only_one(environment.with_suffix(".busy")):
         if not (environment / ".ready").exists():
@@ -90,6 +89,12 @@ def install(engine: str, lock: Path | None = None) -> Path:
             _make_environment(engine, environment, lock)
             (environment / ".ready").touch()
     return environment
+
+
+def environment_of(engine: str, lock: Path | None = None) -> Path:
+    """Where the environment of this lock is, or would be."""
+    lock = lock or HERE / f"{engine}.lock"
+    return engines_folder() / f"{engine}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
 
 
 def check_machine(engine: str, *, installing: bool = False) -> None:

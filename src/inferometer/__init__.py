@@ -28,10 +28,18 @@ if TYPE_CHECKING:
     from inferometer.benchmark.sweep import bench_sweep
     from inferometer.errors import InferometerError, InputError
     from inferometer.prediction.predict import Prediction, predict
+    from inferometer.prediction.seal import Sealed, read_sealed, verify
     from inferometer.records.importers import load
     from inferometer.records.metrics import Summary, sweep_goodput
     from inferometer.records.run import Run
+    from inferometer.report.write import write_report
+    from inferometer.scoring.audit import Finding, audit
+    from inferometer.scoring.calibrate import calibrate
+    from inferometer.scoring.compare import compare
+    from inferometer.scoring.explain import Explanation, explain, explain_sweep
+    from inferometer.scoring.hunt import hunt
     from inferometer.scoring.score import Score, score
+    from inferometer.scoring.scorecard import scorecard
     from inferometer.sim.simulate import simulate
     from inferometer.sim.ticks import simulate_ticks
     from inferometer.specs.chip import Chip, chip
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     from inferometer.specs.workload import Workload
     from inferometer.steptime.costs import StepCosts
     from inferometer.steptime.memory import Memory, memory
+    from inferometer.steptime.profile import Profile, calibrated_costs, load_profile
     from inferometer.steptime.roofline import Roofline, roofline
 
 __version__ = "0.1.0"
@@ -49,65 +58,97 @@ __version__ = "0.1.0"
 __all__ = [
     "Chip",
     "Deployment",
+    "Explanation",
+    "Finding",
     "InferometerError",
     "InputError",
     "Memory",
     "Model",
     "Prediction",
+    "Profile",
     "Roofline",
     "Run",
     "Score",
+    "Sealed",
     "Slo",
     "StepCosts",
     "Study",
     "Summary",
     "Workload",
+    "audit",
     "bench",
     "bench_search",
     "bench_sweep",
+    "calibrate",
+    "calibrated_costs",
     "chip",
+    "compare",
+    "explain",
+    "explain_sweep",
+    "hunt",
     "load",
+    "load_profile",
     "load_study",
     "memory",
     "model",
     "predict",
+    "read_sealed",
     "roofline",
     "score",
+    "scorecard",
     "simulate",
     "simulate_ticks",
     "sweep_goodput",
+    "verify",
+    "write_report",
 ]
 
 _HOME = {
     "Chip": "specs.chip",
     "Deployment": "specs.deployment",
+    "Explanation": "scoring.explain",
+    "Finding": "scoring.audit",
     "InferometerError": "errors",
     "InputError": "errors",
     "Memory": "steptime.memory",
     "Model": "specs.model",
     "Prediction": "prediction.predict",
+    "Profile": "steptime.profile",
     "Roofline": "steptime.roofline",
     "Run": "records.run",
     "Score": "scoring.score",
+    "Sealed": "prediction.seal",
     "Slo": "specs.slo",
     "StepCosts": "steptime.costs",
     "Study": "specs.study",
     "Summary": "records.metrics",
     "Workload": "specs.workload",
+    "audit": "scoring.audit",
     "bench": "benchmark.bench",
     "bench_search": "benchmark.search",
     "bench_sweep": "benchmark.sweep",
+    "calibrate": "scoring.calibrate",
+    "calibrated_costs": "steptime.profile",
     "chip": "specs.chip",
+    "compare": "scoring.compare",
+    "explain": "scoring.explain",
+    "explain_sweep": "scoring.explain",
+    "hunt": "scoring.hunt",
     "load": "records.importers",
+    "load_profile": "steptime.profile",
     "load_study": "specs.study",
     "memory": "steptime.memory",
     "model": "specs.model",
     "predict": "prediction.predict",
+    "read_sealed": "prediction.seal",
     "roofline": "steptime.roofline",
     "score": "scoring.score",
+    "scorecard": "scoring.scorecard",
     "simulate": "sim.simulate",
     "simulate_ticks": "sim.ticks",
     "sweep_goodput": "records.metrics",
+    "verify": "prediction.seal",
+    "write_report": "report.write",
 }
 """The module that holds each public name, below this package."""
 

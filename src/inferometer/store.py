@@ -6,6 +6,8 @@
         index.sqlite3
         runs/<id>/meta.json requests.parquet server.parquet token_times.parquet
         running/<id>/...   the journal of a benchmark in progress, or of one that was killed (`inferometer.journal`)
+        predictions/<start of its SHA-256>.json   sealed predictions (`inferometer.prediction.seal`), and a lock
+        scores/<id>.json   scores, as their JSON
 
 The folders are the truth; the index can be made again from them (`Store.reindex`). A run is written to a temporary
 folder and renamed, so that it is there as a whole or not at all.
@@ -13,6 +15,8 @@ folder and renamed, so that it is there as a whole or not at all.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -38,6 +42,7 @@ Ids = list[str]
 ENVIRONMENT = "INFEROMETER_STORE"
 DEFAULT_FOLDER = ".inferometer"
 
+SHA256 = re.compile(r"[0-9a-f]{64}")
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """What an id may be: it names a folder."""
 
@@ -87,6 +92,8 @@ class Store:
         self.path = store_path(path)
         self.runs = self.path / "runs"
         self.running = self.path / "running"
+        self.predictions = self.path / "predictions"
+        self._scores = self.path / "scores"
 
     def save(self, run: Run) -> str:
         """Keep a run and return its id: ``meta.id``, else from its content. Saving the same run again changes nothing.
@@ -160,6 +167,47 @@ class Store:
         if self._database.exists() or rows:
             self._index(rows, afresh=True)
         return len(rows)
+
+    # ---------------------------------------------------------------- predictions and scores
+    def list_predictions(self) -> Rows:
+        """The sealed predictions as they say of themselves, oldest first: path, name, sha256, time, previous.
+
+        Files that do not say so are passed over; ``inferometer verify`` looks at them.
+        """
+        files = sorted(self.predictions.glob("*.json")) if self.predictions.is_dir() else []
+        rows = [row for row in map(_sealed_row, files) if row is not None]
+        return sorted(rows, key=lambda row: (row["time"], row["sha256"]))
+
+    @contextmanager
+    def sealing(self) -> Iterator[Rows]:
+        """Hold the folder of predictions for one process while it adds a seal; gives `list_predictions`."""
+        self.predictions.mkdir(parents=True, exist_ok=True)
+        with open(self.predictions / ".lock", "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, or the process ends
+            yield self.list_predictions()
+
+    def write_prediction(self, name: str, text: str) -> Path:
+        """Keep a sealed prediction's file, whole or not at all; only while `sealing`."""
+        return _write_whole(self.predictions / name, text.encode())
+
+    def newest_start_unix_s(self) -> float | None:
+        """When the newest measurement of this store began, in seconds since 1970; None without one."""
+        files = [
+            folder / "meta.json" for root in (self.runs, self.running) if root.is_dir() for folder in root.iterdir()
+        ]
+        starts = [_measured_start(file) for file in files]
+        return max((start for start in starts if start is not None), default=None)
+
+    def save_score(self, document: dict[str, Any]) -> Path:
+        """Keep a score's JSON, under an id from its content; keeping the same again changes nothing."""
+        content = msgspec.json.encode(document, order="sorted", enc_hook=_plain)
+        target = self._scores / f"{hashlib.sha256(content).hexdigest()[:16]}.json"
+        return target if target.exists() else _write_whole(target, msgspec.json.format(content, indent=1))
+
+    def scores(self) -> Rows:
+        """The scores that were kept, oldest first. Raises `FormatError` for a file that is none."""
+        files = [file for file in self._scores.glob("*.json") if not file.name.startswith(".")]
+        return [_read_score(file) for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name))]
 
     @property
     def _database(self) -> Path:
@@ -268,3 +316,77 @@ def _read(folder: Path) -> Run:
     except (OSError, msgspec.DecodeError, pl.exceptions.PolarsError, InputError) as why:
         fault = str(why).splitlines()[0]
         raise FormatError.because(f"run {folder.name}: its folder in the store cannot be read ({fault})") from why
+
+
+# ---------------------------------------------------------------- predictions and scores
+class _Seal(msgspec.Struct):
+    sha256: str
+    time: str
+    previous: str | None
+
+
+class _SealedFile(msgspec.Struct):
+    """Of a sealed prediction only its seal: the rest is skipped, not decoded."""
+
+    sealed: _Seal
+    name: str = ""
+
+
+class _Start(msgspec.Struct):
+    """Of a run's meta only when it began."""
+
+    kind: str
+    started_unix_s: float | None = None
+
+
+def _sealed_row(file: Path) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_SealedFile)
+    except (OSError, msgspec.DecodeError):
+        return None
+    if not SHA256.fullmatch(found.sealed.sha256):
+        return None
+    return {"path": str(file), "name": found.name, **msgspec.to_builtins(found.sealed)}
+
+
+def _measured_start(meta: Path) -> float | None:
+    try:
+        found = msgspec.json.decode(meta.read_bytes(), type=_Start)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return found.started_unix_s if found.kind == "measured" else None
+
+
+def _read_score(file: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as why:
+        raise FormatError.because(f"score {file.stem}: its file in the store cannot be read ({why})") from why
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def _write_whole(target: Path, content: bytes) -> Path:
+    """Write a file so that it is there as a whole or not at all, also after a power cut."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".writing-{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(target)
+        _sync_folder(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

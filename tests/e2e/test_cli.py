@@ -17,7 +17,8 @@ import pytest
 
 import inferometer as im
 from inferometer.cli import founding_sweep
-from inferometer.cli.main import app, main
+from inferometer.cli import main as program
+from inferometer.cli.main import main
 from ran import Ran
 from shared import shared
 
@@ -40,7 +41,10 @@ tpot_ms = 50
 """
 LENGTHS = ["--prompt-tokens", "256", "--output-tokens", "16"]
 FLAGS = ["--model", "Qwen/Qwen3-8B", "--chip", "a100-sxm4-80gb", "--concurrency", "1,2", *LENGTHS]
-COMMANDS = ("predict", "simulate", "bench", "score", "import", "emulate", "runs", "catalog", "demo")
+COMMANDS = (
+    *("predict", "simulate", "bench", "score", "verify", "audit", "explain", "calibrate", "report", "compare"),
+    *("import", "emulate", "runs", "catalog", "demo"),
+)
 
 
 @pytest.fixture
@@ -94,7 +98,12 @@ def request_csv(path: Path, run: im.Run, slower: float = 1.0) -> Path:
 
 
 def test_the_commands_are_those_documented():
-    assert tuple(name for name in app if not name.startswith("-")) == COMMANDS
+    assert tuple(name for name in program.program() if not name.startswith("-")) == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str, run: Any):
+    assert program.COMMANDS[name] in " ".join(run(name, "--help").out.split())
 
 
 @pytest.mark.parametrize(
@@ -416,12 +425,13 @@ def test_score_says_first_what_is_not_alike(run: Any):
     words = ("score", "study.toml", measured, "--concurrency", "1", "--prompt-tokens", "1024")
     ran = run(*words)
     lines = ran.out.splitlines()
-    assert lines[3:5] == [
+    assert lines[0].startswith("Not sealed")
+    assert lines[4:6] == [
         "Not alike: model: measured mock, predicted Qwen/Qwen3-8B.",
         "Not alike: mean prompt_tokens: measured 149, predicted 1,024.",
     ]
-    assert "figures within 10 %" in lines[5]
-    assert run(*words, "--json").json["notes"] == [line.removeprefix("Not alike: ")[:-1] for line in lines[3:5]]
+    assert "figures within 10 %" in lines[6]
+    assert run(*words, "--json").json["notes"] == [line.removeprefix("Not alike: ")[:-1] for line in lines[4:6]]
     quiet = run(*words, "--quiet")
     assert (quiet.out.count("\n"), quiet.err.count("\n")) == (1, 2)
 
@@ -464,6 +474,20 @@ def test_import_reads_the_benchmarks_own_result(run: Any):
     assert ran.status == 0
     assert all(each["kind"] == "imported" for each in ran.json["runs"])
     assert ran.json["store"] is None
+
+
+def test_import_joins_the_servers_side(run: Any):
+    folder = shared("data/cpu_engine")
+    words = ("--metrics", "auto", "--server-log", str(folder / "main_clean.server.log"))
+    document = run("import", str(folder / "main_clean"), *words, "--json", "--no-store").json
+    assert [each["name"] for each in document["runs"]] == ["c1", "c2", "c4", "c8"]
+    assert all(each["server"]["kv_cache_tokens"] == 65536 for each in document["runs"])
+    assert all(each["counters"]["prefix_cache_hits"] == 0 for each in document["runs"])
+    ran = run("import", str(folder / "main_clean"), *words, "--no-store")
+    assert "Joined with the server's side; the clocks agree within 0.020 to 0.22 s." in ran.out
+    ran = run("import", str(folder / "main_clean/c8.json"), "--metrics", str(folder / "main_clean/c4.metrics.prom"))
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "do not show this run's requests" in ran.err
 
 
 def test_the_store_is_where_told(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -512,6 +536,9 @@ def test_demo(run: Any, monkeypatch: pytest.MonkeyPatch):
     assert "measured  p99 640 tok/s at C=8, p50 1,760 tok/s at C=32" in ran.out
     assert max(map(len, ran.out.splitlines())) <= 100
     assert "The emulator's timing is the simulator's own." in ran.out
+    # sealed before the emulator started; the founding prediction is made after its measurement, and not called sealed
+    assert ran.out.count("Sealed ") == 2
+    assert "before the measurement began" in ran.out
     assert ran.out.count("●") > 8, "no pictures"
     # the same again on a study of half a second
     monkeypatch.setattr("inferometer.cli.demo.STUDY", "study.toml")
@@ -520,6 +547,8 @@ def test_demo(run: Any, monkeypatch: pytest.MonkeyPatch):
     loop = document["loop"]
     assert [(each["kind"], each["concurrency"]) for each in loop["runs"]] == [("measured", 1), ("measured", 2)]
     assert {row["concurrency"] for row in loop["score"]["rows"]} >= {1, 2}
+    assert loop["score"]["seal"]["state"] == "sealed"
+    assert document["score"]["seal"]["state"] == "unsealed"
     assert all(each["summary"]["failed"] == 0 for each in loop["runs"])
     assert len(run("demo", "--quiet").out.splitlines()) == 1
 

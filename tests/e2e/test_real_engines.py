@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
 import inferometer as im
+from engines import loop
 from engines.serve import Server
 
 pytestmark = pytest.mark.engine
@@ -148,6 +150,26 @@ def test_vllm_end_token_before_the_asked_length(vllm_cpu_server: Server):
     assert run.requests["output_tokens"].to_list() == [1] * 10
     assert run.requests["asked_output_tokens"].to_list() == [8] * 10
     assert run.requests["finish_reason"].unique().to_list() == ["stop"]
+
+
+def test_the_whole_loop_at_vllm(vllm_cpu_server: Server, tmp_path: Path):
+    done = loop.loop(tmp_path, show=False, server=vllm_cpu_server)
+    assert done.card.seal.state == "sealed"
+    assert im.verify(done.sealed.verification.path)
+    assert [run.meta.concurrency for run in done.runs] == list(loop.USERS)
+    for run in done.runs:
+        assert run.meta.partial == ""
+        assert run.requests["error"].drop_nulls().len() == 0
+    # a fresh prompt each time, and the cores' ceilings are ceilings
+    assert [each.code for each in done.found if each.severity == "spoils"] == []
+    assert {row["concurrency"] for row in done.profile.held_out} == set(loop.USERS) - set(loop.FITTED)
+    # what else these cores do meanwhile moves the points by some percent
+    rows = [row for row in done.profile.held_out if row["metric"] in HELD_OUT]
+    assert {row["metric"] for row in rows} == HELD_OUT
+    assert max(abs(row["error_pct"]) for row in rows) < 25
+
+
+HELD_OUT = {"output_tok_per_s", "tpot_ms.mean"}
 
 
 # --- llama.cpp ------------------------------------------------------------------------------------------------------

@@ -196,3 +196,53 @@ def test_an_index_that_cannot_be_opened_is_one_clear_error(tmp_path: Path) -> No
     (tmp_path / "index.sqlite3").mkdir()
     with pytest.raises(FormatError, match=r"index\.sqlite3"):
         Store(tmp_path).list()
+
+
+def test_scores_are_kept_whole_and_once(store: Store) -> None:
+    assert store.scores() == []
+    first = store.save_score({"schema": "inferometer/score/1", "mean": 1.5, "none": None, "n": np.int64(3)})
+    again = store.save_score({"n": 3, "none": None, "mean": 1.5, "schema": "inferometer/score/1"})
+    assert first == again
+    second = store.save_score({"schema": "inferometer/score/1", "mean": float("nan")})
+    assert first.parent == second.parent == store.path / "scores"
+    assert store.scores() == [
+        {"schema": "inferometer/score/1", "mean": 1.5, "none": None, "n": 3},
+        {"schema": "inferometer/score/1", "mean": None},
+    ]
+    assert {file.name for file in first.parent.iterdir()} == {first.name, second.name}
+
+
+def test_a_score_that_cannot_be_read_is_one_clear_error(store: Store) -> None:
+    store.save_score({"a": 1}).write_text("{")
+    with pytest.raises(FormatError, match="score"):
+        store.scores()
+
+
+def test_predictions_that_do_not_say_their_seal_are_passed_over(store: Store) -> None:
+    assert store.list_predictions() == []
+    sealed = {"path": "p", "sha256": "a" * 64, "time": "2026-01-01T00:00:00.000Z", "previous": None}
+    with store.sealing() as earlier:
+        assert earlier == []
+        store.write_prediction(
+            "a.json", f'{{"name": "s", "sealed": {str(sealed).replace("None", "null")}}}'.replace("'", '"')
+        )
+    for name, text in {
+        "b": "{",
+        "c": '{"sealed": null}',
+        "d": '{"sealed": {"sha256": "x", "time": "", "previous": null}}',
+    }.items():
+        (store.predictions / f"{name}.json").write_text(text)
+    (row,) = store.list_predictions()
+    assert row == {
+        "path": str(store.predictions / "a.json"), "name": "s", "sha256": "a" * 64,
+        "time": "2026-01-01T00:00:00.000Z", "previous": None,
+    }  # fmt: skip
+
+
+def test_the_newest_measurement(store: Store) -> None:
+    assert store.newest_start_unix_s() is None
+    store.save(run_of())
+    assert store.newest_start_unix_s() is None
+    for number, start in enumerate((5.0, 7.5, None)):
+        store.save(make_run(RunMeta(kind="measured", id=f"m{number}", started_unix_s=start), {"sent_s": [0.0]}))
+    assert store.newest_start_unix_s() == 7.5

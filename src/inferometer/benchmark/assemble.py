@@ -16,8 +16,9 @@ from inferometer.benchmark.target import public
 from inferometer.errors import InputError
 from inferometer.journal import Journal, read_journal
 from inferometer.records import prometheus
+from inferometer.records.attach import add_log_lines
 from inferometer.records.device_memory import Device
-from inferometer.records.engine_log import read_log, server_columns
+from inferometer.records.engine_log import read_log
 from inferometer.records.metrics import delays, lateness_s, summarize
 from inferometer.records.run import Run, RunMeta
 
@@ -114,19 +115,7 @@ def _add_log(run: Run, path: Path) -> None:
     """What the server's log says: of its start in ``meta.server``, while running in the server table."""
     log = read_log(path)
     run.meta.server["log"] = log.facts()
-    start, end = run.meta.started_unix_s, run.requests["end_s"].max()
-    if start is None or not isinstance(end, float):
-        return
-    rows = pl.DataFrame(server_columns(log, start, start + end), infer_schema_length=None)
-    if not rows.height:
-        return
-    sampled = run.server["running"].null_count() < run.server.height
-    # a step's or a second page's word on what runs must not be averaged with the samples'
-    apart = (pl.col(name).alias(f"log_{name}") for name in ("running", "waiting", "kv_usage"))
-    rows = rows.with_columns(*apart)
-    keep = pl.lit(False) if sampled else pl.col("line") == "interval"
-    gauges = (pl.when(keep).then(pl.col(name)).alias(name) for name in ("running", "waiting", "kv_usage"))
-    run.server = pl.concat([run.server, rows.with_columns(*gauges)], how="diagonal_relaxed").sort("time_s")
+    add_log_lines(run, log)
 
 
 def _judged(run: Run) -> Run:

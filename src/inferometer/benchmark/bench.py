@@ -123,6 +123,10 @@ class Bench:
         seed, place = self.seed(number), (number + 1, points)
         return _finished(lambda interrupt: self._point(workload, seed, repeat, place, interrupt))
 
+    def server(self, workload: Workload) -> Server:
+        """What answers, looked for once."""
+        return _finished(lambda interrupt: self._looked(workload))[0]
+
     async def _point(
         self, workload: Workload, seed: int, repeat: int, place: tuple[int, int | None], interrupt: Interrupt
     ) -> Run:
@@ -228,8 +232,7 @@ class Bench:
         """The last run of this very point in the store that is whole and not unfit; None where there is none."""
         if self.store is None:
             return None
-        server, _ = _finished(lambda interrupt: self._looked(workload))
-        for row in reversed(self.store.list(source_sha256=self.key(workload, repeat, server.model))):
+        for row in reversed(self.store.list(source_sha256=self.key(workload, repeat, self.server(workload).model))):
             run = self.store.load(row["id"])
             if not run.meta.partial and not run.meta.unfit:
                 return run

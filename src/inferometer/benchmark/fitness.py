@@ -1,10 +1,12 @@
 """Whether a measurement can be trusted: was the client, or anything else but the server, what was measured?
 
 `unfit` lists what spoils a measurement, `remarks` what its reader must know. Both only read the finished run.
+The public predicates are shared with `scoring.audit`, which looks at runs of any origin.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -54,54 +56,59 @@ def _busy(run: Run, summary: Summary) -> str | None:
 
 
 def _late(run: Run, summary: Summary) -> str | None:
-    late = _often(run, "lateness_s")
-    if late is None or _is_capped(run) or not _matters(late, summary):
+    late = often(run.meta.client, "lateness_s")
+    if late is None or is_capped(run) or not matters(late, summary):
         return None
-    return f"the client was late: {_SOME} of the requests were sent {late * 1000:.1f} ms or more after their time"
+    return f"the client was late: {SOME} of the requests were sent {late * 1000:.1f} ms or more after their time"
 
 
 def _lagging(run: Run, summary: Summary) -> str | None:
-    lag = _often(run, "loop_lag_s")
-    if lag is None or not _matters(lag, summary):
+    lag = often(run.meta.client, "loop_lag_s")
+    if lag is None or not matters(lag, summary):
         return None
-    return f"the client's clock stalled: {_SOME} of its timers fired {lag * 1000:.1f} ms late or more"
+    return f"the client's clock stalled: {SOME} of its timers fired {lag * 1000:.1f} ms late or more"
 
 
-_SOME = "1 %, and at least three,"
-"""Whom a delay from `_often` concerns."""
+SOME = "1 %, and at least three,"
+"""Whom a delay from `often` concerns."""
 
 
-def _often(run: Run, name: str) -> float | None:
-    """The delay that 1 % exceeded, and at least three did."""
-    client = run.meta.client
+def often(client: Mapping[str, float], name: str) -> float | None:
+    """The delay in seconds that 1 % exceeded, and at least three did; ``client`` as in `RunMeta.client`."""
     p99 = client.get(f"{name}.p99")
     return None if p99 is None else min(p99, client.get(f"{name}.third_highest", p99))
 
 
-def _matters(delay_s: float, summary: Summary) -> bool:
+def matters(delay_s: float, summary: Summary) -> bool:
+    """Whether a client's delay shows in the TTFT (`LATE_S`, `LATE_SHARE`)."""
     ttft = summary.ttft_s.p50
     return delay_s > LATE_S and (ttft is None or delay_s > LATE_SHARE * ttft)
 
 
-def _is_capped(run: Run) -> bool:
+def is_capped(run: Run) -> bool:
     """An open loop with a cap is late on purpose."""
     return run.meta.request_rate_per_s is not None and run.meta.concurrency is not None
 
 
 def _throttled(run: Run, summary: Summary) -> str | None:
-    found = in_flight(run)
+    found = apart(run)
     if found is None:
         return None
     ours, theirs = found
-    apart = abs(ours - theirs)
-    if apart <= max(IN_FLIGHT_LEAST, IN_FLIGHT_SHARE * ours):
-        return None
     what = (
         "something between them holds requests back, or this client is behind"
         if theirs < ours
         else "others use the server too"
     )
     return f"client and server disagree: {ours:.1f} requests in flight, the server held {theirs:.1f}: {what}"
+
+
+def apart(run: Run) -> tuple[float, float] | None:
+    """Mean requests in flight by the client and by the server, where they disagree (`IN_FLIGHT_SHARE`)."""
+    found = in_flight(run)
+    if found is None or abs(found[0] - found[1]) <= max(IN_FLIGHT_LEAST, IN_FLIGHT_SHARE * found[0]):
+        return None
+    return found
 
 
 def _few(run: Run, summary: Summary) -> str | None:
@@ -122,19 +129,23 @@ def _failures(run: Run, summary: Summary) -> str | None:
     return f"{errors.len()} of {run.requests.height} requests failed ({listed})"
 
 
+def short_answers(run: Run) -> tuple[int, int]:
+    """Answers shorter than asked for, and those of which it is known how much was asked."""
+    if not _has(run, "asked_output_tokens"):
+        return 0, 0
+    known = _answered(run).filter(pl.col("asked_output_tokens").is_not_null())
+    return known.filter(pl.col("output_tokens") < pl.col("asked_output_tokens")).height, known.height
+
+
 def _short(run: Run, summary: Summary) -> str | None:
-    known = (
-        _answered(run).filter(pl.col("asked_output_tokens").is_not_null()) if _has(run, "asked_output_tokens") else None
-    )
-    if known is None or not known.height:
-        return None
-    short = known.filter(pl.col("output_tokens") < pl.col("asked_output_tokens")).height
+    short, known = short_answers(run)
     if not short:
         return None
-    return f"{short} of {known.height} answers ended before the length asked for: counted as long as they were"
+    return f"{short} of {known} answers ended before the length asked for: counted as long as they were"
 
 
-def _counted_by_events(run: Run, summary: Summary) -> str | None:
+def counted_by_events(run: Run, summary: Summary) -> str | None:
+    """Whether output tokens are chunks of the stream, for want of the server's usage."""
     if not _has(run, "output_counted_by") or not (_answered(run)["output_counted_by"] == "events").any():
         return None
     return "the server gave no usage: output tokens are the stream's chunks, which may hold several each"
@@ -165,7 +176,7 @@ def _stale(run: Run, summary: Summary) -> str | None:
     )
 
 
-def _hidden_reasoning(run: Run, summary: Summary) -> str | None:
+def hidden_reasoning(run: Run, summary: Summary) -> str | None:
     """Reasoning that is billed and not streamed: the first token seen is not the first token made."""
     if not _has(run, "reasoning_tokens"):
         return None
@@ -180,14 +191,23 @@ def _hidden_reasoning(run: Run, summary: Summary) -> str | None:
     )
 
 
-def _warm(run: Run, summary: Summary) -> str | None:
+def prompt_tokens_cached(run: Run) -> tuple[float, float] | None:
+    """Prompt tokens found in the server's prefix cache, and those looked for, by its counters; None without them."""
     counters = run.meta.counters
     queries, hits = (counters.get(f"prefix_cache_{name}") for name in ("queries", "hits"))
     if queries is None:  # SGLang and llama.cpp count the prompt tokens themselves
         queries, hits = counters.get("prompt_tokens"), counters.get("cached_prompt_tokens")
-    if run.meta.workload.get("shared_prefix_len") or run.meta.workload.get("kind") == "sessions":
-        return None
-    if not queries or not hits or hits / queries < WARM:
+    return None if queries is None or hits is None else (hits, queries)
+
+
+def sharing_asked(run: Run) -> bool:
+    """Whether the load shares prompts on purpose: a common prefix, or turns of a session."""
+    return bool(run.meta.workload.get("shared_prefix_len")) or run.meta.workload.get("kind") == "sessions"
+
+
+def _warm(run: Run, summary: Summary) -> str | None:
+    hits, queries = prompt_tokens_cached(run) or (0.0, 0.0)
+    if sharing_asked(run) or not queries or hits / queries < WARM:
         return None
     share = f"{hits / queries:.0%}"
     return f"{share} of the prompt tokens came from the server's prefix cache, though no sharing was asked for"
@@ -216,11 +236,11 @@ _REMARKS: tuple[Any, ...] = (
     _failures,
     _few,
     _short,
-    _counted_by_events,
+    counted_by_events,
     _more_events,
     _stale,
     _chunks,
-    _hidden_reasoning,
+    hidden_reasoning,
     _warm,
     _token_counts,
 )

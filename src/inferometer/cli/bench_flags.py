@@ -127,8 +127,25 @@ class Sweep:
     search: Annotated[bool, Parameter(help="Find the highest load that meets the limits, from the lowest given.")] = (
         False
     )
-    highest: Annotated[float | None, Parameter(help="With --search: no higher load; else the highest given.")] = None
-    resolution: Annotated[float | None, Parameter(help="With --search: known to this share; else 0.05.")] = None
+    hunt: Annotated[
+        Literal["preemption", "ttft-knee"] | None,
+        Parameter(
+            help="Predict from the study at which concurrency this begins, then find it: preemption or ttft-knee.",
+            show_choices=False,
+        ),
+    ] = None
+    arms: Annotated[
+        bool, Parameter(help="Every arm of the study that the server can serve as it runs, one after the other.")
+    ] = False
+    highest: Annotated[
+        float | None, Parameter(help="With --search or --hunt: no higher load; else the highest given.")
+    ] = None
+    resolution: Annotated[float | None, Parameter(help="With --search or --hunt: known to this share; else 0.05.")] = (
+        None
+    )
+    profile: Annotated[
+        str | None, Parameter(help="With --hunt: predict with the constants of this file (inferometer calibrate).")
+    ] = None
     ttft_ms: Annotated[float | None, Parameter(help="Limit on the time to first token.")] = None
     tpot_ms: Annotated[float | None, Parameter(help="Limit on the time per output token.")] = None
     e2e_ms: Annotated[float | None, Parameter(help="Limit on a whole request.")] = None
@@ -214,6 +231,19 @@ class Flags:
             raise InputError.because("--search: needs a limit: --ttft-ms, --tpot-ms or --e2e-ms")
         return found
 
+    def plans(self, study: str | None, arm: str | None) -> tuple[list[Plan], dict[str, str]]:
+        """A plan for each arm that a server of this arm (None: the base) can serve, and why for each other one not."""
+        first = self.plan(study, arm)
+        served = first.arm
+        if served is None:
+            raise InputError.because("--arms: needs a study, whose arms are measured")
+        arms = read_study(study, self.study_flags(), self.overrides()).arms
+        why = {each.name: _not_served(each, served) for each in arms}
+        plans = [
+            first if each.name == served.name else self.plan(study, each.name) for each in arms if not why[each.name]
+        ]
+        return plans, {name: reason for name, reason in why.items() if reason}
+
     def options(self) -> dict[str, Any]:
         """The options of `benchmark.options` that were given, by name."""
         given = {
@@ -289,6 +319,24 @@ class Flags:
         return tuple(f"{key}={value}" for key, value in values.items() if value is not None)
 
 
+def _not_served(arm: Arm, served: Arm) -> str:
+    """Why a server of one arm cannot serve another; empty where it can."""
+    import numpy as np
+
+    mine, theirs = (_settings(each) for each in (arm, served))
+    changed = [f"{name} {mine.get(name)}" for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
+    if arm.deployment != served.deployment:
+        return f"needs another server ({', '.join(changed) or 'another deployment'})"
+    if any(np.any(np.asarray(point.workload.cached_tokens)) for point in arm.points):
+        return "states cached_tokens, which a server decides itself"
+    return ""
+
+
+def _settings(arm: Arm) -> dict[str, Any]:
+    described = arm.deployment.describe()
+    return {**described, **described.pop("flags")}
+
+
 _OPTIONS = (
     *("max_concurrency", "ramp_up_s", "dataset", "tokenizer", "shared_prefix_len", "prefix_reuse", "cache_salt"),
     *("warmup_requests", "warmup_s", "duration_s", "min_duration_s", "min_requests", "confidence"),
@@ -322,7 +370,7 @@ _UNLIKE = {
     "path": "trace",
 }
 """Fields of the library whose flags are spelled otherwise."""
-_SEARCHES = ("highest", "resolution", "attainment")
+_SEARCHES = {"highest": "--search or --hunt", "resolution": "--search or --hunt", "attainment": "--search"}
 
 
 def _refuse(flags: Flags, study: str | None, arm: str | None) -> None:
@@ -341,16 +389,32 @@ def _refuse(flags: Flags, study: str | None, arm: str | None) -> None:
             unknown = not loops and not study and needed in _LOOPS
             if getattr(load, name) is not None and not unknown and not _goes(needed, name, loops, load, study):
                 raise InputError(_flag(name), getattr(load, name), f"it only with {_flag(needed)}")
-    if not sweep.search:
-        for name in _SEARCHES:
-            if getattr(sweep, name) is not None:
-                raise InputError(_flag(name), getattr(sweep, name), "it only with --search")
+    for name, needed in _SEARCHES.items():
+        if getattr(sweep, name) is not None and not (sweep.search or (sweep.hunt and "--hunt" in needed)):
+            raise InputError(_flag(name), getattr(sweep, name), f"it only with {needed}")
+    _refuse_hunt(flags, study)
     if not 0 <= flags.stop.tolerate_failures <= 1:
         raise InputError("--tolerate-failures", flags.stop.tolerate_failures, "a share from 0 to 1")
     if sweep.search and (sweep.refine or sweep.repeats or sweep.resume or sweep.keep_going):
         raise InputError.because(
             "--search chooses its points itself: leave --refine, --repeats, --resume and so on out"
         )
+
+
+def _refuse_hunt(flags: Flags, study: str | None) -> None:
+    """What does not go with --hunt and --arms."""
+    sweep = flags.sweep
+    given = [name for name in ("search", "hunt", "arms") if getattr(sweep, name)]
+    if len(given) > 1:
+        raise InputError.because(f"give only one of {', '.join(map(_flag, given))}")
+    if sweep.hunt is None and sweep.profile is not None:
+        raise InputError("--profile", sweep.profile, "it only with --hunt")
+    if given and given != ["search"] and not study:
+        raise InputError.because(f"{_flag(given[0])}: needs a study after the url: what is predicted follows from it")
+    if sweep.hunt and (sweep.refine or sweep.repeats or sweep.resume or sweep.keep_going):
+        raise InputError.because("--hunt chooses its points itself: leave --refine, --repeats, --resume and so on out")
+    if sweep.hunt and (flags.load.request_rate is not None or flags.load.trace is not None or flags.load.turns):
+        raise InputError.because("--hunt looks for a concurrency: leave --request-rate, --trace and --turns out")
 
 
 def _loops(load: Load) -> list[str]:

@@ -1,7 +1,8 @@
-"""``inferometer demo``: the whole loop, predict, emulate, measure and score, and then a score against a real chip."""
+"""``inferometer demo``: the whole loop, predict, seal, emulate, measure, score, and then a score of a real chip."""
 
 from __future__ import annotations
 
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from inferometer.cli import founding_sweep
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inferometer.prediction.predict import Prediction
+    from inferometer.prediction.seal import Sealed
     from inferometer.records.run import Run
     from inferometer.scoring.score import Score
     from inferometer.specs.study import Study
@@ -47,7 +49,7 @@ def demo(
     output: Output = Output(),  # noqa: B008
     storage: Storage = Storage(),  # noqa: B008
 ) -> int:
-    """Predict a small study, serve it by an emulator, measure that, and score; then score a real A100.
+    """Predict a small study, seal that, serve it by an emulator, measure, score; then score a real A100.
 
     Needs no file, no network and no GPU, takes about a minute and keeps nothing. A miss is part
     of the demonstration: the exit status is 0 all the same.
@@ -58,12 +60,13 @@ def demo(
     console, shown = terminal.make_console(), not (output.json or output.quiet)
     study = load_study(STUDY)
     prediction = _predicted(study, seed, output)
+    sealed = _sealed(prediction)
     if shown:
-        _show_prediction(prediction, console)
+        _show_prediction(prediction, sealed, console)
     runs = _measured(study, seed, output)
     if not runs or runs[-1].meta.partial == "interrupted":
         return INTERRUPTED
-    card = _score(prediction, runs)
+    card = _score(sealed, runs)
     if shown:
         _show_measurement(prediction, runs, card, console)
     founding = _predicted(load_study(founding_sweep.STUDY, {"arm": []}), seed, output)
@@ -84,6 +87,14 @@ def _predicted(study: Study, seed: int | None, output: Output) -> Prediction:
         return predict(study, seed=seed, progress=tick)
 
 
+def _sealed(prediction: Prediction) -> Sealed:
+    """The prediction as its seal has it; the seal's own file is not kept."""
+    from inferometer.prediction.seal import read_sealed
+
+    with tempfile.TemporaryDirectory(prefix="inferometer-") as store:
+        return read_sealed(prediction.seal(store))
+
+
 def _measured(study: Study, seed: int | None, output: Output) -> list[Run]:
     """The study's points, measured at an emulator that lives as long as that takes."""
     from inferometer.benchmark.sweep import bench_sweep
@@ -100,13 +111,13 @@ def _measured(study: Study, seed: int | None, output: Output) -> list[Run]:
         )
 
 
-def _score(prediction: Prediction, runs: list[Run]) -> Score:
+def _score(prediction: Prediction | Sealed, runs: list[Run]) -> Score:
     from inferometer.scoring.score import score
 
     return score(prediction, runs, TOLERANCE)
 
 
-def _show_prediction(prediction: Prediction, console: Console) -> None:
+def _show_prediction(prediction: Prediction, sealed: Sealed, console: Console) -> None:
     from inferometer.report import terminal
 
     base = prediction.base
@@ -117,6 +128,9 @@ def _show_prediction(prediction: Prediction, console: Console) -> None:
         terminal.say(console, line)
     terminal.say(console)
     terminal.sweep(base, console)
+    if sealed.verification is not None:
+        short = (sealed.verification.sha256 or "")[:8]
+        terminal.say(console, f"\nSealed {short}, before the measurement: its hash covers every figure and the time.")
     terminal.say(console)
 
 
@@ -137,10 +151,10 @@ def _show_measurement(prediction: Prediction, runs: list[Run], card: Score, cons
 
 
 def _show_real(card: Score, console: Console) -> None:
-    from inferometer.report import terminal
+    from inferometer.report import score_view, terminal
 
     terminal.say(console, f"{REAL}\n", style=terminal.FAINT)
-    terminal.score(card, console, brief=True)
+    score_view.score(card, console, brief=True, seal=False)
     terminal.say(console, f"\n{CAVEAT}\n")
     terminal.command(console, "That study with its other arms:  ", f"inferometer predict {founding_sweep.STUDY}")
     terminal.command(console, "A server to try things on:       ", f"inferometer emulate {STUDY}")

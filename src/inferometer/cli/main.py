@@ -11,32 +11,66 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from cyclopts import App, CycloptsError, Parameter
 
 from inferometer import __version__
-from inferometer.cli import bench, catalog, demo, emulate, import_, predict, runs, score, simulate
 from inferometer.errors import InferometerError
 
-app = App(
-    name="inferometer",
-    help="What will this server of language models do under this load, and was I right?",
-    version=f"inferometer {__version__}",
-    default_parameter=Parameter(negative="", show_default=False),
-    help_format="plaintext",
-    help_epilogue="Start with:  inferometer demo",
-    result_action="return_value",
-    suppress_keyboard_interrupt=False,
-)
-app.command(predict.predict, sort_key=1, help_epilogue=predict.EXAMPLES)
-app.command(simulate.simulate, sort_key=2, help_epilogue=simulate.EXAMPLES)
-app.command(bench.bench, sort_key=2, help_epilogue=bench.EXAMPLES)
-app.command(score.score, sort_key=3, help_epilogue=score.EXAMPLES)
-app.command(import_.import_, sort_key=4, name="import", help_epilogue=import_.EXAMPLES)
-app.command(emulate.emulate, sort_key=4, help_epilogue=emulate.EXAMPLES)
-app.command(runs.app)
-app.command(catalog.catalog, sort_key=6, help_epilogue=catalog.EXAMPLES)
-app.command(demo.demo, sort_key=7, help_epilogue=demo.EXAMPLES)
+NAME = "inferometer"
+
+
+COMMANDS = {
+    "predict": "Predict a study: its memory, its roofline, and each of its points, simulated.",
+    "simulate": "Run the engine's scheduler on a study's load and keep each point as a run.",
+    "bench": "Measure a server: send a load, time every token, and keep each point as a run.",
+    "score": "Lay a prediction beside what was measured, metric by metric.",
+    "verify": "Check that sealed predictions are what was sealed: every digit, the time, and the chain.",
+    "audit": "Look for what makes a measurement something else than it claims to be.",
+    "explain": "Take the gap between roofline and measurement apart, effect by effect.",
+    "calibrate": "Fit the step-time model's constants of your chip to measured runs.",
+    "report": "Write what was predicted and how it fared: a Markdown post, one HTML page, and the charts.",
+    "compare": "Compare two measurements of one load, or two sweeps: is B better or worse than A?",
+    "import": "Read benchmark results and keep them as runs.",
+    "emulate": "Serve a study's deployment as an OpenAI-compatible server, with simulated timing.",
+    "runs": "List what the store holds; show, export or delete a run.",
+    "catalog": "List chips, models and engines, or show one with the source of each figure.",
+    "demo": "Predict a small study, seal that, serve it by an emulator, measure, score; then score a real A100.",
+}
+"""What `--help` says of each, in this order; a command's module is ``cli/NAME.py``, and so its function."""
+
+
+def program(command: str | None = None) -> App:
+    """The program, with one command ready to run.
+
+    Of the others only the summaries: importing and describing all takes longer than all the rest of ``--help``.
+    """
+    app = App(
+        name=NAME,
+        help="What will this server of language models do under this load, and was I right?",
+        version=f"{NAME} {__version__}",
+        default_parameter=Parameter(negative="", show_default=False),
+        help_format="plaintext",
+        help_epilogue="Start with:  inferometer demo",
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for order, (name, summary) in enumerate(COMMANDS.items()):
+        if name == command:
+            _add(app, name, order)
+        else:
+            app.command(App(name=name, help=summary, sort_key=order))
+    return app
+
+
+def _add(app: App, name: str, order: int) -> None:
+    attribute = "import_" if name == "import" else name
+    module = import_module(f"inferometer.cli.{attribute}")
+    if hasattr(module, "app"):
+        app.command(module.app)
+    else:
+        app.command(getattr(module, attribute), name=name, sort_key=order, help_epilogue=module.EXAMPLES)
 
 
 INTERRUPTED, READER_LEFT = 130, 141
@@ -46,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of ``argv`` (None: of the process) and return its exit status; user errors take one line."""
     tokens = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = int(app(tokens, exit_on_error=False, print_error=False) or 0)
+        status = int(program(tokens[0] if tokens else None)(tokens, exit_on_error=False, print_error=False) or 0)
         sys.stdout.flush()
         return status
     except (InferometerError, CycloptsError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
@@ -147,6 +147,21 @@ def read_study(study: str | None, flags: StudyFlags, overrides: tuple[str, ...])
     if study is None and not any(loop in changes.get("workload", {}) for loop in merge.LOOPS):
         raise InputError.because("no load: give --concurrency 1,8 (closed loop) or --request-rate 0.5,1 (open loop)")
     return load_study({} if study is None else study, changes)
+
+
+def read_served(study: str | None, flags: StudyFlags, overrides: tuple[str, ...]) -> Study | None:
+    """What is said to have served; None where nothing is said. The load of a study by flags alone does not matter.
+
+    Raises:
+        InputError: flags without a study or a model, or what `read_study` raises.
+    """
+    if study is None and flags.model is None:
+        if flags != StudyFlags() or overrides:
+            raise InputError.because("no study: give --study, or --model and --chip, to say what served")
+        return None
+    if study is None and flags.concurrency is None and flags.request_rate is None:
+        flags = replace(flags, concurrency="1")
+    return read_study(study, flags, overrides)
 
 
 def _one_load(given: list[str]) -> None:

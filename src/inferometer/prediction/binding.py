@@ -22,7 +22,7 @@ from inferometer.records.run import Run
 from inferometer.specs.deployment import Deployment
 from inferometer.steptime.costs import TICKS_PER_S as TICKS
 from inferometer.steptime.costs import SheetModel, StepCosts
-from inferometer.steptime.efficiencies import efficiencies
+from inferometer.steptime.efficiencies import Efficiencies, efficiencies
 
 Floats = NDArray[np.float64]
 
@@ -59,8 +59,12 @@ def _queue(deployment: Deployment, run: Run, summary: Summary) -> str:
     return "max_num_seqs" if running >= FULL * slots and not enough else ""
 
 
-def time_shares(deployment: Deployment, run: Run, costs: StepCosts) -> dict[str, float]:
+def time_shares(
+    deployment: Deployment, run: Run, costs: StepCosts, constants: Efficiencies | None = None
+) -> dict[str, float]:
     """Shares of the engine's time by cause, summing to 1; empty where nothing was served.
+
+    ``constants`` are those that the costs were made from; None: the chip family's.
 
     Decode steps at the mean batch pay for weights, fixed overhead and communication; each decoded token pays for its
     context's KV reads and its sequence; each prompt token pays what it adds to a full mixed step, and its attention.
@@ -73,16 +77,22 @@ def time_shares(deployment: Deployment, run: Run, costs: StepCosts) -> dict[str,
         served[name].fill_null(0).to_numpy().astype(np.float64)
         for name in ("prompt_tokens", "output_tokens", "cached_tokens")
     )
-    seconds = cause_seconds(deployment, costs, steps, prompt, output, cached)
+    seconds = cause_seconds(deployment, costs, steps, prompt, output, cached, constants)
     total = sum(seconds.values())
     return {cause: spent / total for cause, spent in seconds.items() if spent > 0} if total else {}
 
 
 def cause_seconds(
-    deployment: Deployment, costs: StepCosts, steps: float, prompt: Floats, output: Floats, cached: Floats
+    deployment: Deployment,
+    costs: StepCosts,
+    steps: float,
+    prompt: Floats,
+    output: Floats,
+    cached: Floats,
+    constants: Efficiencies | None = None,
 ) -> dict[str, float]:
-    """Engine seconds over a run of so many steps, by cause; summed over replicas."""
-    model, decoded = SheetModel(deployment, efficiencies(deployment.chip)), np.maximum(output - 1, 0)
+    """Engine seconds over a run of so many steps, by cause; summed over replicas. ``constants`` as in `time_shares`."""
+    model, decoded = SheetModel(deployment, constants or efficiencies(deployment.chip)), np.maximum(output - 1, 0)
     rows = np.array([max(1, round(float(decoded.sum()) / steps))])
     seconds = _decode_seconds(model, costs, steps, rows, prompt, decoded)
     for cause, spent in _prefill_seconds(model, costs, steps, rows, prompt, cached).items():

@@ -8,7 +8,9 @@ import msgspec
 
 from inferometer.records.run import Run
 from inferometer.specs.chip import Chip
+from inferometer.specs.deployment import Deployment
 from inferometer.steptime.efficiencies import constants
+from inferometer.steptime.profile import Profile, profile_cautions
 
 CALIBRATED_ON = "NVIDIA"
 """The vendor whose chips the engine's start-up was read on (`steptime.memory`)."""
@@ -24,8 +26,10 @@ def simplifications(runs: Iterable[Run]) -> list[str]:
     return [note for note in notes if not note.startswith(OF_EVERY_RUN)]
 
 
-def cautions(chip: Chip) -> list[str]:
+def cautions(chip: Chip, deployment: Deployment | None = None, profile: Profile | None = None) -> list[str]:
     """A sentence for each: no efficiency of this family was measured; the memory constants are another vendor's.
+
+    With a profile, the constants were measured, and what there is to doubt about it on this deployment is said.
 
     >>> import inferometer as im
     >>> cautions(im.chip("a100-sxm4-80gb"))
@@ -33,7 +37,9 @@ def cautions(chip: Chip) -> list[str]:
     """
     family = f"the {chip.family} family" if chip.family else f"{chip.name}, a chip of no known family,"
     found = []
-    if constants(chip) == constants(msgspec.structs.replace(chip, family="")):
+    if profile is not None and deployment is not None:
+        found += [f"{doubt[:1].upper()}{doubt[1:]}." for doubt in profile_cautions(deployment, profile)]
+    elif constants(chip) == constants(msgspec.structs.replace(chip, family="")):
         found.append(f"Efficiencies of {family} are priors, not measured.")
     if chip.vendor and chip.vendor != CALIBRATED_ON:
         found.append(f"The engine's memory constants were read on {CALIBRATED_ON} GPUs, not on {chip.vendor}'s chips.")

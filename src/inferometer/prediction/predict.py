@@ -5,6 +5,7 @@ Conventions, beside those of `records.metrics`:
 - The roofline is taken at the mean prompt plus half the mean output: the average context of a decoding request.
 - An interval is the figure's range over three simulations: the estimate of every constant of the step-time model, all
   of them at their slow end, and all at their fast end. It says nothing of errors in the scheduler or the workload.
+  With a calibration profile: its constants, and the ends of their standard errors.
 - The closed form of the TTFT knee assumes that all users send at once and prompts are computed one after another.
 """
 
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import numpy as np
@@ -22,19 +24,37 @@ import polars as pl
 from inferometer.errors import InputError
 from inferometer.prediction.binding import limited_by, time_shares
 from inferometer.prediction.cautions import cautions
+from inferometer.prediction.claims import Claim
+from inferometer.prediction.claims import check as check_claims
+from inferometer.prediction.claims import merged as merged_claims
 from inferometer.prediction.outcome import refuse_unserved, refused
-from inferometer.records.metrics import LIMITS, Stat, Summary, SweepGoodput, sweep_goodput, ttft_knee
+from inferometer.prediction.resolved import resolved, versions
+from inferometer.records.metrics import (
+    LIMITS,
+    Stat,
+    Summary,
+    SweepGoodput,
+    server_knee,
+    sweep_goodput,
+    throughput_knee,
+    ttft_knee,
+)
 from inferometer.records.metrics import Point as GoodputPoint
 from inferometer.records.overload import overloaded
 from inferometer.records.run import Run, TokenTimes
 from inferometer.sim.simulate import simulate
-from inferometer.specs.checks import whole
+from inferometer.specs.checks import at, whole
 from inferometer.specs.deployment import Deployment
-from inferometer.specs.study import Arm, Point, Study, load_study
+from inferometer.specs.study import BASE, Arm, Point, Study, load_study
 from inferometer.steptime.costs import StepCosts, sheet_costs
+from inferometer.steptime.efficiencies import Bound
 from inferometer.steptime.memory import Memory, memory, what_would_fit
+from inferometer.steptime.profile import Profile, calibrated_costs, calibrated_efficiencies, load_profile
 from inferometer.steptime.roofline import Roofline, roofline
 from inferometer.workload import generate
+
+if TYPE_CHECKING:
+    from inferometer.store import Store
 
 SCHEMA = "inferometer/prediction/1"
 STATISTICS = ("mean", "p50", "p90", "p99")
@@ -90,6 +110,7 @@ class PredictedPoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             "request_rate": self.request_rate,
             "roofline_tok_per_s": self.roofline_tok_per_s,
             **{name: getattr(s, name) for name in RATES},
+            "total_tok_per_s": s.total_tok_per_s,
             **{_ms(name): _statistics(getattr(s, name)) for name in LIMITS},
             "running": s.running,
             "waiting": s.waiting,
@@ -97,8 +118,11 @@ class PredictedPoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             "preemptions": s.preemptions,
             "prefix_hit_rate": s.prefix_hit_rate,
             "requests": s.requests,
+            "completed": s.completed,
             "failed": s.failed,
             "refused": self.refused,
+            "prompt_tokens": s.prompt_tokens,
+            "output_tokens": s.output_tokens,
             "duration_s": s.duration_s,
             "request_per_s": s.request_per_s,
             "overloaded": self.overloaded,
@@ -125,6 +149,8 @@ class PredictedArm(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Where it does not fit: what would."""
     note: str = ""
     """Why there are no points, where it fits."""
+    profile: Profile | None = None
+    """The calibration its costs come from; None: the chip family's constants."""
 
     @property
     def name(self) -> str:
@@ -148,13 +174,23 @@ class PredictedArm(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def cautions(self) -> list[str]:
-        """What to bear in mind because of the chip."""
-        return cautions(self.arm.deployment.chip)
+        """What to bear in mind because of the chip, or of the profile where there is one."""
+        return cautions(self.arm.deployment.chip, self.arm.deployment, self.profile)
 
     @property
     def ttft_knee_concurrency(self) -> int | None:
         """First tested concurrency whose p99 TTFT is more than twice its p50."""
         return ttft_knee(self.runs)
+
+    @property
+    def throughput_knee_concurrency(self) -> int | None:
+        """Where the curve of output tok/s over the tested concurrencies bends (`throughput_knee`); None: nowhere."""
+        return throughput_knee(self.runs)
+
+    @property
+    def server_knee_concurrency(self) -> int | None:
+        """First tested concurrency where requests wait or the KV pool is full (`server_knee`); None: none does."""
+        return server_knee(self.runs)
 
     @property
     def ttft_knee_closed_form(self) -> int | None:
@@ -176,12 +212,17 @@ class PredictedArm(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             "deployment": self.arm.deployment.describe(),
             "memory": memory_dict(self.memory, self.would_fit),
             "roofline": {**roofline_dict(self), "limits": _limits_dict(self.limits)},
+            "mean_prompt_tokens": self.prompt_tokens,
+            "mean_output_tokens": self.output_tokens,
             "points": [point.to_dict() for point in self.points],
             "ttft_knee_concurrency": self.ttft_knee_concurrency,
             "ttft_knee_closed_form": self.ttft_knee_closed_form,
+            "throughput_knee_concurrency": self.throughput_knee_concurrency,
+            "server_knee_concurrency": self.server_knee_concurrency,
             "goodput": goodput_dict(self.goodput),
             "note": self.note or None,
             "cautions": self.cautions,
+            "resolved": resolved(self.arm.deployment, self.arm.slo, self.roofline, self.profile),
         }
 
 
@@ -198,6 +239,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     arms: tuple[PredictedArm, ...]
     seed: int | None
     """As given; None: each arm's own."""
+    claims: tuple[Claim, ...] = ()
+    """A person's own figures, of the base."""
+    profile: Profile | None = None
 
     @property
     def base(self) -> PredictedArm:
@@ -232,9 +276,31 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def to_dict(self) -> dict[str, Any]:
         """The JSON of ``predict``: ``docs/reference/json.md``. Infinite figures are None."""
         arms = [arm.to_dict() for arm in self.arms]
-        top = {key: value for key, value in arms[0].items() if key not in ("name", "study", "note")}
-        whole_study = {"schema": SCHEMA, "study": self.study.table, "sealed": None, "seed": self.seed, "arms": arms}
+        top = {key: value for key, value in arms[0].items() if key not in ("name", "study", "note", "resolved")}
+        whole_study = {
+            "schema": SCHEMA,
+            "name": self.study.name,
+            "study": self.study.table,
+            "sealed": None,
+            "seed": self.seed,
+            "versions": versions(),
+            "profile": None if self.profile is None else msgspec.to_builtins(self.profile),
+            "claims": [claim.to_dict() for claim in self.claims],
+            "arms": arms,
+        }
         return dict(finite({**whole_study, **top}))
+
+    def seal(self, store: Store | str | os.PathLike[str] | None = None) -> Path:
+        """Write it down in ink, as a file of the store: `seal.seal`.
+
+        >>> import inferometer as im, tempfile
+        >>> prediction = im.predict("demo", overrides=["workload.concurrency=[1]"], claims=["output_tok_per_s@1=90"])
+        >>> bool(im.verify(prediction.seal(tempfile.mkdtemp())))
+        True
+        """
+        from inferometer.prediction.seal import seal  # it reads predictions, so it imports this module
+
+        return seal(self, store)
 
 
 def predict(
@@ -242,6 +308,9 @@ def predict(
     seed: int | None = None,
     overrides: Mapping[str, Any] | list[str] | tuple[str, ...] = (),
     progress: Progress | None = None,
+    *,
+    profile: Profile | str | os.PathLike[str] | None = None,
+    claims: Iterable[Claim | str] = (),
 ) -> Prediction:
     """Predict a study: every arm's memory, roofline and points.
 
@@ -253,9 +322,12 @@ def predict(
         seed: of the requests' lengths and arrivals; None: each arm's own.
         overrides: changes to the study, as `load_study` takes them (not with a Study).
         progress: called as points are done.
+        profile: a calibration (`inferometer.calibrate`) or its file, whose constants stand for the chip family's.
+        claims: a person's own figures (`Claim`), beside those of the study; of two on one figure these stand.
 
     Raises:
-        InputError: a study with a mistake in it, a seed below 0, or an arm that fits but refuses every request.
+        InputError: a study with a mistake in it, a seed below 0, an arm that fits but refuses every request, a
+            profile of another chip, or a claim of a figure or point that there is not.
 
     >>> import inferometer as im
     >>> too_large = {"model": "meta-llama/Llama-3.1-70B", "chip": "h100-sxm-80gb", "workload": {"concurrency": [1]}}
@@ -268,8 +340,23 @@ def predict(
         raise InputError("overrides", overrides, "nothing with a Study: give load_study the overrides")
     if seed is not None:
         whole("seed", seed)
+    calibration = load_profile(Path(profile)) if isinstance(profile, str | os.PathLike) else profile
+    plain = [_plain(arm, seed, calibration) for arm in study.arms]
+    own = merged_claims(study.claims, claims)
+    _check_claims(own, merged_claims({}, claims), study, plain[0])
     count = _Counter(sum(len(arm.points) for arm in study.arms), progress)
-    return Prediction(study=study, seed=seed, arms=tuple(_arm(study, arm, seed, count) for arm in study.arms))
+    arms = tuple(_with_points(study, arm, seed, count) for arm in plain)
+    return Prediction(study=study, seed=seed, arms=arms, claims=own, profile=calibration)
+
+
+def _check_claims(own: tuple[Claim, ...], given: tuple[Claim, ...], study: Study, base: PredictedArm) -> None:
+    """Refuse claims of what there is not, before the points are simulated, which takes a while.
+
+    A study's own claims may be of loads that an override has taken away.
+    """
+    figures_of_base = finite(base.to_dict())
+    check_claims(own, figures_of_base)
+    check_claims(given, figures_of_base, [(point.concurrency, point.request_rate) for point in study.base.points])
 
 
 def point_run(
@@ -350,11 +437,15 @@ class _Counter:
             self.progress(self.done, self.total)
 
 
-def _arm(study: Study, arm: Arm, seed: int | None, count: _Counter) -> PredictedArm:
+def _plain(arm: Arm, seed: int | None, profile: Profile | None) -> PredictedArm:
+    """Memory, roofline and limits: all but the points."""
     requests = generate(arm.points[0].workload, arm.seed if seed is None else seed)
     prompt, output = float(requests.prompt_tokens.mean()), float(requests.output_tokens.mean())
     found = memory(arm.deployment)
-    plain = PredictedArm(
+    with at("" if arm.name == BASE else f"arm {arm.name!r}"):
+        if profile is not None:
+            calibrated_efficiencies(arm.deployment.chip, profile)  # refuses a profile of another chip
+    return PredictedArm(
         arm=arm,
         memory=found,
         roofline=roofline(arm.deployment, context_tokens=round(prompt + output / 2)),
@@ -362,7 +453,12 @@ def _arm(study: Study, arm: Arm, seed: int | None, count: _Counter) -> Predicted
         prompt_tokens=prompt,
         output_tokens=output,
         would_fit=() if found.fits else tuple(what_would_fit(arm.deployment)),
+        profile=profile,
     )
+
+
+def _with_points(study: Study, plain: PredictedArm, seed: int | None, count: _Counter) -> PredictedArm:
+    arm, found = plain.arm, plain.memory
     if not found.fits or not arm.deployment.model.blocks:
         count.add(len(arm.points))
         note = "the model is given by its few figures, so that its steps cannot be priced" if found.fits else ""
@@ -370,6 +466,13 @@ def _arm(study: Study, arm: Arm, seed: int | None, count: _Counter) -> Predicted
     points = tuple(_points(study, plain, seed, count))
     refuse_unserved(arm, [point.run for point in points])
     return msgspec.structs.replace(plain, points=points, goodput=_goodput(arm, [point.run for point in points]))
+
+
+def _costs(deployment: Deployment, profile: Profile | None) -> list[StepCosts]:
+    """The estimate, and both ends of its constants."""
+    if profile is None:
+        return [sheet_costs(deployment, bound) for bound in get_args(Bound)]
+    return [calibrated_costs(deployment, profile, bound) for bound in get_args(Bound)]
 
 
 def _limits(deployment: Deployment, found: Memory, tokens: float) -> Limits:
@@ -382,13 +485,14 @@ def _limits(deployment: Deployment, found: Memory, tokens: float) -> Limits:
 
 def _points(study: Study, plain: PredictedArm, seed: int | None, count: _Counter) -> Iterator[PredictedPoint]:
     arm = plain.arm
-    costs, slow, fast = (sheet_costs(arm.deployment, bound) for bound in ("value", "slow", "fast"))
+    costs = _costs(arm.deployment, plain.profile)
+    constants = None if plain.profile is None else calibrated_efficiencies(arm.deployment.chip, plain.profile)
     for point in arm.points:
         times = (point.workload.requests or 0) * plain.output_tokens <= MOST_TOKEN_TIMES
-        each = [point_run(study, arm, point, seed, costs=c, token_times=times) for c in (costs, slow, fast)]
+        each = [point_run(study, arm, point, seed, costs=c, token_times=times) for c in costs]
         runs = [steady(run, arm.warmup_requests) for run in each]
         summaries = [run.summary() for run in runs]
-        shares = time_shares(arm.deployment, runs[0], costs)
+        shares = time_shares(arm.deployment, runs[0], costs[0], constants)
         yield PredictedPoint(
             concurrency=point.concurrency,
             request_rate=point.request_rate,

@@ -18,7 +18,7 @@ Of a run: token and request rates over the completed requests and the run's dura
 attainment), and Little's law (`littles_law`). Of a run with a measured window (``meta.window_s``, after a warm-up) the
 distributions are those of the requests sent in it, and the rates count what happened in it: each token at its time,
 prompts at their first token, requests at their end. Of a sweep, a list of runs: `sweep_goodput` (marginal percentile),
-`ttft_knee`, `throughput_knee`, `sweep_table`.
+`ttft_knee`, `throughput_knee`, `server_knee`, `sweep_table`.
 """
 
 from __future__ import annotations
@@ -372,6 +372,14 @@ class PerRequest:
         return gaps if self.all_completed else gaps[np.repeat(self.completed, counts)]
 
     @cached_property
+    def itl_request(self) -> npt.NDArray[np.int64]:
+        """The row of the request that each gap of `itl` belongs to."""
+        if self._token_times is None:
+            return np.empty(0, dtype=np.int64)
+        rows = np.repeat(np.arange(self._frame.height), self._gaps[1])
+        return rows if self.all_completed else rows[self.completed[rows]]
+
+    @cached_property
     def itl_longest(self) -> Floats:
         """Each request's longest gap."""
         longest = np.full(self._frame.height, np.nan)
@@ -501,7 +509,7 @@ def littles_law(run: Run, each: PerRequest | None = None) -> float | None:
     if span is None:
         return None
     start, stop = max(float(end[0]), span[0]), min(float(sent[-1]), span[1])
-    if run.meta.kind == "measured" and not _well_sampled(run.server, start, stop):
+    if run.meta.kind != "simulated" and not _well_sampled(run.server, start, stop):
         return None
     expected = _sampled_in_flight(run.server, start, stop) if stop > start else None
     return each.mean_in_flight(start, stop) / expected if expected else None
@@ -686,13 +694,25 @@ def _server(run: Run, each: PerRequest) -> dict[str, Any]:
 def in_flight(run: Run) -> tuple[float, float] | None:
     """Mean requests in flight as the client held them and as the server saw them, over the same time.
 
+    The server's gauges are set at the end of a step, so where steps are long they lag behind, and show too few. So the
+    server saw the mean of its gauges, or what Little's law gives of its own mean E2E, whichever is more: the client's
+    figure times the server's mean E2E over the client's.
+
     None where the server was not sampled, or too seldom (`LEAST_SAMPLES`).
     """
     each, samples = PerRequest(run), _samples(run.server, "running")
     span = _served_span(run, each)
     if span is None or min(times.size for times, _ in samples) < LEAST_SAMPLES:
         return None
-    return each.mean_in_flight(*span), _sampled_in_flight(run.server, *span)
+    ours, sampled = each.mean_in_flight(*span), _sampled_in_flight(run.server, *span)
+    return ours, max(sampled, ours * _served_share(run, each))
+
+
+def _served_share(run: Run, each: PerRequest) -> float:
+    """The mean E2E by the server's histogram over the client's; 0 where either is unknown."""
+    count, total = (run.meta.counters.get(f"e2e_s.{part}") for part in ("count", "sum"))
+    mean = Stat.of(each.e2e).mean
+    return total / count / mean if count and total is not None and mean else 0.0
 
 
 def _well_sampled(server: pl.DataFrame, start: float, stop: float) -> bool:
@@ -718,9 +738,9 @@ def _served_span(run: Run, each: PerRequest) -> tuple[float, float] | None:
     Its scrapes begin before the first request and end after the last.
     """
     span = _sampled_span(run.server)
-    if span is None or run.meta.kind != "measured":
-        return span
     sent, end = each.occupied
+    if span is None or run.meta.kind == "simulated" or (run.meta.kind == "imported" and not sent.size):
+        return span
     if not sent.size:
         return None
     start, stop = each.window or (float(sent[0]), float(end[-1]))
@@ -834,6 +854,80 @@ def relative_half_width(run: Run, metric: str) -> float | None:
     means = np.array([batch.mean() for batch in np.array_split(known, BATCHES)])
     spread = STUDENT_T * float(means.std(ddof=1)) / np.sqrt(BATCHES)
     return float(spread / known.mean()) if known.mean() > 0 else None
+
+
+def output_rates(each: PerRequest, edges_s: npt.ArrayLike) -> Floats | None:
+    """Output tok/s between each two of these rising times; None where no request's output is known.
+
+    Tokens count at their times; without those, evenly from a request's first to its last.
+
+    >>> from inferometer.records.run import RunMeta, make_run
+    >>> columns = {"sent_s": [0.0], "first_token_s": [1.0], "last_token_s": [5.0], "end_s": [5.0]}
+    >>> run = make_run(RunMeta(kind="measured"), columns | {"output_tokens": [8]})
+    >>> output_rates(PerRequest(run), [0.0, 2.0, 4.0]).tolist()
+    [1.0, 2.0]
+    """
+    edges = np.asarray(edges_s, dtype=np.float64)
+    if each.token_events is not None:
+        times, tokens = each.token_events
+        order = np.argsort(times, kind="stable")
+        total = np.concatenate(([0.0], np.cumsum(tokens[order])))
+        done = total[np.searchsorted(times[order], edges, side="right")]
+    else:
+        last = np.fmax(each.column("last_token_s"), each.first)
+        last = np.where(np.isnan(last), each.end, last)
+        known = each.succeeded & ~np.isnan(each.output) & ~np.isnan(last)
+        if not known.any():
+            return None
+        begun = np.where(np.isnan(each.first), last, each.first)
+        span = np.maximum(last - begun, 1e-9)
+        share = (np.clip((edge - begun) / span, 0.0, 1.0) for edge in edges)
+        done = np.array([float((part * each.output)[known].sum()) for part in share])
+    return np.asarray(np.diff(done) / np.diff(edges), dtype=np.float64)
+
+
+def percentile_interval(run: Run, metric: str, percentile: Percentile) -> tuple[float, float] | None:
+    """Bounds of a percentile of a request's metric (``ttft_s``, ``tpot_s``, ...), at least 95 %, by order statistics.
+
+    The ranks are those of the binomial distribution: the k-th of n values lies above the q-quantile with the chance
+    that fewer than k of n fall below it. None where too few values lie beyond to bound it: a p99 needs some 370. Values
+    that share steps and queues are no independent draws, so the true interval is no narrower than this one.
+
+    >>> from inferometer.records.run import RunMeta, make_run
+    >>> run = make_run(RunMeta(kind="measured"), {"sent_s": [0.0] * 100, "end_s": [float(i) for i in range(1, 101)]})
+    >>> percentile_interval(run, "e2e_s", "p50"), percentile_interval(run, "e2e_s", "p99")
+    ((40.0, 61.0), None)
+    """
+    values: Floats = getattr(PerRequest(run), metric.removesuffix("_s"))
+    low, high = percentile_bounds(values, percentile, tail=0.025)
+    return None if low is None or high is None else (low, high)
+
+
+def percentile_bounds(
+    values: npt.ArrayLike, percentile: Percentile, tail: float = 0.05
+) -> tuple[float | None, float | None]:
+    """A lower and an upper bound of the true percentile, each wrong with a chance of ``tail``, by order statistics.
+
+    None for a bound that so few values do not give: the largest of n lies above the true p99 with the chance
+    1 - 0.99^n, so an upper bound needs 299. Values that are NaN are left out. See also `percentile_interval`.
+
+    >>> percentile_bounds(range(1, 101), "p50"), percentile_bounds(range(1, 101), "p99")
+    ((42.0, 59.0), (97.0, None))
+    """
+    raw = np.asarray(values, dtype=np.float64)
+    known = np.sort(raw[~np.isnan(raw)])
+    if not known.size:
+        return None, None
+    below = _binomial_below(known.size, PERCENTILES[percentile] / 100)
+    low, high = np.flatnonzero(below <= tail), np.flatnonzero(below >= 1 - tail)
+    return (float(known[low[-1]]) if low.size else None, float(known[high[0]]) if high.size else None)
+
+
+def _binomial_below(n: int, q: float) -> Floats:
+    """The chance that fewer than k of n draws fall below the q-quantile, for k from 1 to n."""
+    steps = np.arange(1, n)
+    logs = np.concatenate(([0.0], np.cumsum(np.log((n - steps + 1) / steps) + np.log(q / (1 - q)))))
+    return np.asarray(np.cumsum(np.exp(logs + n * np.log(1 - q))), dtype=np.float64)
 
 
 def wilson_interval(met: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -954,6 +1048,45 @@ def throughput_knee(runs: Sequence[Run]) -> int | None:
     above = (y - y.min()) / (y.max() - y.min()) - (x - x[0]) / (x[-1] - x[0])
     knee = int(np.argmax(above))
     return curve[knee][0] if above[knee] > 0.1 else None
+
+
+WAITING = 0.5
+"""Mean number of requests waiting at the server from which on it is said to queue: one, half of the time."""
+PINNED = 0.99
+"""Share of the KV pool in use from which on it is full: the last blocks are too few for another request."""
+
+
+def server_queues(run: Run) -> bool | None:
+    """Whether the server queued: `WAITING` requests or more waited on average, or the KV pool was once `PINNED`.
+
+    The mean is over the time that requests were under way, all replicas together, so that one sample during the first
+    burst of a closed loop is no queue. A run that states only means is judged by its mean waiting and mean KV usage.
+    None where neither is known: the server was not looked at.
+    """
+    summary, peak = run.summary(), _peak_usage(run)
+    usage = summary.kv_usage if peak is None else peak
+    if summary.waiting is None and usage is None:
+        return None
+    return (summary.waiting or 0.0) >= WAITING or (usage or 0.0) >= PINNED
+
+
+def _peak_usage(run: Run) -> float | None:
+    peaks = [float(values.max()) for _, values in _samples(run.server, "kv_usage")]
+    return max(peaks, default=None)
+
+
+def server_knee(runs: Sequence[Run]) -> int | None:
+    """The lowest concurrency at which the server queued (`server_queues`); None where it never did or is not known to.
+
+    Which of the two it is, `server_queues` of each run says.
+
+    >>> from inferometer.records.run import RunMeta, make_run
+    >>> def point(users, waiting):
+    ...     return make_run(RunMeta(kind="imported", concurrency=users, stated={"waiting": waiting}))
+    >>> server_knee([point(1, 0.0), point(8, 0.2), point(32, 4.0), point(64, 30.0)])
+    32
+    """
+    return min((run.meta.concurrency for run in runs if run.meta.concurrency and server_queues(run)), default=None)
 
 
 def _by_concurrency(runs: Sequence[Run]) -> list[tuple[int, Summary]]:

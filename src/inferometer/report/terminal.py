@@ -25,7 +25,6 @@ from inferometer.records.overload import offered_per_s
 from inferometer.records.run import Run
 from inferometer.report.grid import (
     IN_SECONDS_FROM_S,
-    Cell,
     Column,
     Grid,
     count,
@@ -33,9 +32,8 @@ from inferometer.report.grid import (
     gib,
     milliseconds,
     percent,
-    signed,
 )
-from inferometer.scoring.score import ArmScore, MetricScore, Row, Score
+from inferometer.scoring.score import Score
 from inferometer.specs.deployment import Deployment
 from inferometer.specs.engine import resolve_version
 from inferometer.specs.slo import Slo
@@ -55,9 +53,18 @@ METRICS = {
     "output_tok_per_s": "out tok/s",
     "total_tok_per_s": "total tok/s",
     "request_per_s": "requests/s",
+    "per_user_tok_per_s": "per user tok/s",
+    "roofline_tok_per_s": "roofline tok/s",
     "ttft_knee_concurrency": "TTFT knee, users",
+    "throughput_knee_concurrency": "throughput knee, users",
+    "server_knee_concurrency": "server knee, users",
     "goodput.p50": "goodput at p50, tok/s",
     "goodput.p99": "goodput at p99, tok/s",
+    "memory.kv_cache_tokens": "KV cache, tokens",
+    "memory.num_gpu_blocks": "KV blocks",
+    "memory.kv_pool_bytes": "KV pool GiB",
+    "memory.weight_bytes": "weights GiB",
+    "memory.weight_bytes_per_rank": "weights of a rank GiB",
 }
 """How metrics are called in tables; the others by `metric_name`."""
 
@@ -330,7 +337,7 @@ def _arms_grid(arms: Sequence[PredictedArm]) -> Grid:
     )
     grid = _grid("Arms", columns)
     for arm in arms:
-        differs = ", ".join(_differences(arms[0].arm.table, arm.arm.table))
+        differs = ", ".join(differences(arms[0].arm.table, arm.arm.table))
         short = f"does not fit, {format_bytes_gib(arm.memory.shortfall_bytes)} short" if not arm.fits else ""
         grid.add(
             Text(_clipped(arm.name, 18).plain, style=ACCENT),
@@ -350,13 +357,13 @@ def _goodput_cells(goodput: SweepGoodput | None) -> list[str]:
     return [none if point is None else figure(point.output_tok_per_s) for point in points]
 
 
-def _differences(base: dict[str, Any], arm: dict[str, Any]) -> list[str]:
+def differences(base: dict[str, Any], arm: dict[str, Any]) -> list[str]:
     """``key value`` for each figure of the arm's table that is not the base's; sections' names are left out."""
     found = []
     for key, mine in arm.items():
         theirs = base.get(key)
         if isinstance(mine, dict) and (isinstance(theirs, dict) or key in SECTIONS):
-            found += _differences(theirs if isinstance(theirs, dict) else {}, mine)
+            found += differences(theirs if isinstance(theirs, dict) else {}, mine)
         elif mine != theirs and key not in ("name", "description"):
             found.append(f"{key} {_short(mine)}")
     return found
@@ -649,59 +656,17 @@ def _distributions(summary: Summary) -> Grid:
 
 
 def score(card: Score, console: Console, *, brief: bool = False) -> None:
-    """What is not alike, the verdict, the figures side by side, goodput and knee, what was not matched.
+    """A prediction beside a measurement: `report.score_view.score`."""
+    from inferometer.report import score_view  # it is made of what is here, so it imports this module
 
-    ``brief`` leaves out the table by metric.
-    """
-    for note in card.notes:
-        say(console, f"Not alike: {note}.", style="bold")
-    say(console, verdict(card), style="" if card.passed else BAD)
-    points = {(row.arm, row.concurrency, row.request_rate): row for row in card.rows if _is_point(row)}
-    if card.rows:
-        say(console)
-        show(_side_by_side(card) if len(points) > 1 else _row_grid(card), console)
-    if len(points) > 1:
-        say(console)
-        if not brief:
-            show(_metric_grid(card), console)
-            say(console)
-        say(console, f"Error: (predicted - measured) / measured; ! is beyond {_tolerance(card)}.", style=FAINT)
-    for arm in card.arms:
-        for line in _arm_lines(arm):
-            say(console, f"{arm.name}: {line}" if len(card.arms) > 1 else line)
-    for each in card.unmatched:
-        say(console, f"Not compared: {each}.", style=FAINT)
-
-
-def _is_point(row: Row) -> bool:
-    """Whether the row is of a point, not of the whole sweep."""
-    return row.metric not in ("ttft_knee_concurrency", "goodput.p50", "goodput.p99")
+    score_view.score(card, console, brief=brief)
 
 
 def verdict(card: Score) -> str:
     """How many figures are within the tolerance, and the worst error, in one sentence."""
-    if not card.rows:
-        return "Nothing to compare: no measured point is predicted, or none states a figure that is."
-    within = len(card.rows) - len(card.missed)
-    points = list(filter(_is_point, card.rows)) or card.rows
-    worst = max(points, key=lambda row: abs(row.error_pct or 0.0))
-    text = f"{within} of {len(card.rows)} figures within {_tolerance(card)}"
-    known = [row.inside for row in card.rows if row.inside is not None]
-    if known:
-        text += f", {sum(known)} of {len(known)} measurements inside the predicted range"
-    where = _where(worst)
-    name = metric_name(worst.metric).removesuffix(" ms")
-    return f"{text}; worst {signed(worst.error_pct)} %, {name}{f' at {where}' if where else ''}."
+    from inferometer.report import score_view
 
-
-def _tolerance(card: Score) -> str:
-    return f"{format_count(card.tolerance * 100)} %"
-
-
-def _where(row: Row) -> str:
-    if row.request_rate is not None:
-        return f"{row.request_rate:g}/s"
-    return f"C={row.concurrency}" if row.concurrency is not None else ""
+    return score_view.verdict(card)
 
 
 def metric_name(metric: str) -> str:
@@ -713,104 +678,11 @@ def metric_name(metric: str) -> str:
     if metric in METRICS:
         return METRICS[metric]
     name, _, part = metric.partition(".")
-    return f"{name.removesuffix('_ms').upper()} {part} ms"
-
-
-def _row_grid(card: Score) -> Grid:
-    names = ("predicted", "measured", "error %")
-    ranges = any(row.low is not None for row in card.rows)
-    last = [Column("range", "left")] if ranges else []
-    grid = _grid("Metric", [Column("", "left"), *map(Column, names), Column(f"{_tolerance(card)}", "left"), *last])
-    for row in card.rows:
-        bounds = "" if row.low is None else f"{_figure(row, row.low)}-{_figure(row, row.high)}"
-        figures = (_figure(row, row.predicted), _figure(row, row.measured), signed(row.error_pct))
-        mark = Text("missed", style=BAD) if row.verdict == "miss" else "within"
-        grid.add(metric_name(row.metric), *figures, mark, *([bounds] if ranges else []))
-    return grid
-
-
-SHOWN = 4
-"""Metrics that fit side by side."""
-PREFERRED = (
-    *("output_tok_per_s", "ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50", "tpot_ms.mean", "ttft_ms.mean"),
-    *("e2e_ms.mean", "tpot_ms.p99", "itl_ms.p99"),
-)
-
-
-def _side_by_side(card: Score) -> Grid:
-    points: dict[tuple[Any, ...], dict[str, Row]] = {}
-    for row in filter(_is_point, card.rows):
-        points.setdefault((row.arm, row.concurrency, row.request_rate), {})[row.metric] = row
-    present = {metric for by_metric in points.values() for metric in by_metric}
-    shown = [metric for metric in PREFERRED if metric in present][:SHOWN]
-    arms = len({arm for arm, *_ in points}) > 1
-    columns = [Column(""), *([Column("arm", "left")] if arms else [])]
-    for metric in shown:
-        columns += [Column(header, group=metric_name(metric)) for header in ("pred.", "meas.", "err %")]
-    grid = _grid("Sweep", columns)
-    for (arm, users, rate), by_metric in points.items():
-        cells = [cell for metric in shown for cell in _cells(by_metric.get(metric))]
-        grid.add(_load(users, rate), *([_clipped(arm or "", 18)] if arms else []), *cells)
-    return grid
-
-
-def _cells(row: Row | None) -> list[Cell]:
-    if row is None:
-        return ["", "", ""]
-    missed = row.verdict == "miss"
-    error = Text(signed(row.error_pct) + ("!" if missed else " "), style=BAD if missed else "")
-    return [_figure(row, row.predicted), _figure(row, row.measured), error]
-
-
-def _figure(row: Row, value: float | None) -> str:
-    """A figure of a row in the row's unit; a long time in seconds."""
-    return milliseconds(None if value is None else value / 1000) if row.unit == "ms" else figure(value)
-
-
-def _metric_grid(card: Score) -> Grid:
-    metrics = card.by_metric
-    ranges = any(metric.with_interval for metric in metrics)
-    columns = (
-        Column("", "left"),
-        Column("points"),
-        Column(f"within {_tolerance(card)}"),
-        *([Column("inside range")] if ranges else []),
-        Column("mean |error| %"),
-        Column("worst %"),
-        Column("at", "left"),
+    return (
+        f"{name.removesuffix('_ms').upper()} {part} ms"
+        if name.endswith("_ms")
+        else metric.replace(".", " ").replace("_", " ")
     )
-    grid = _grid("By metric", columns)
-    for metric in metrics:
-        grid.add(metric_name(metric.metric), *_metric_cells(metric, ranges))
-    return grid
-
-
-def _metric_cells(metric: MetricScore, ranges: bool) -> list[str]:
-    return [
-        str(metric.points),
-        str(metric.within),
-        *([f"{metric.inside} of {metric.with_interval}"] if ranges else []),
-        figure(metric.mean_abs_error_pct),
-        signed(metric.worst.error_pct),
-        _where(metric.worst),
-    ]
-
-
-def _arm_lines(arm: ArmScore) -> list[str]:
-    """Goodput and its gap, the knee, and a single user's share of the ceiling, predicted and measured."""
-    lines = []
-    if arm.predicted_goodput and arm.measured_goodput:
-        lines.append("Goodput by marginal percentile:")
-        lines.append(f"  predicted {goodput_points(arm.predicted_goodput)}.")
-        lines.append(f"  measured  {goodput_points(arm.measured_goodput)}.")
-    if arm.predicted_ttft_knee or arm.measured_ttft_knee:
-        knees = [f"C={knee}" if knee else "none" for knee in (arm.predicted_ttft_knee, arm.measured_ttft_knee)]
-        lines.append(f"TTFT knee (p99 > 2 x p50) predicted {knees[0]}, measured {knees[1]}.")
-    share = arm.share_of_ceiling
-    if share:
-        reached = f"{figure(share.measured_tok_per_s)} of {share.ceiling_tok_per_s:.1f} tok/s"
-        lines.append(f"One user gets {reached}, {share.share * 100:.1f} % of what reading the weights allows.")
-    return lines
 
 
 # ---------------------------------------------------------------- catalogs, and lines

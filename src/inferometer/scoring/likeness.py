@@ -21,11 +21,16 @@ SERVERS = ("vllm", "sglang", "tgi", "tensorrt-llm", "lmdeploy", "llama.cpp", "sc
 _Pairs = Sequence[tuple[Run, Run]]
 
 
-def unlike(pairs: _Pairs) -> Iterator[str]:
+def unlike(pairs: _Pairs, sides: tuple[str, str] = ("predicted", "measured")) -> Iterator[str]:
     """Of the runs predicted and measured that are compared: a sentence for each thing in which they differ.
 
-    What one of the sides does not say is no difference.
+    What one of the sides does not say is no difference. ``sides``: what the two are called.
     """
+    for said in _differences(pairs):
+        yield said.format(*sides)
+
+
+def _differences(pairs: _Pairs) -> Iterator[str]:
     yield from _names("model", pairs, lambda run: run.meta.model, same_model)
     yield from _names("chip", pairs, lambda run: run.meta.chip, same_chip)
     yield from _names("engine", pairs, engine, _same_engine)
@@ -89,7 +94,12 @@ def _names(
     named = dict.fromkeys((of(mine), of(theirs)) for mine, theirs in pairs)
     for mine, theirs in named:
         if mine and theirs and not same(mine, theirs):
-            yield f"{what}: measured {theirs}, predicted {mine}"
+            yield f"{what}: {{1}} {_plain(theirs)}, {{0}} {_plain(mine)}"
+
+
+def _plain(name: str) -> str:
+    """A name that is to stand in a format."""
+    return name.replace("{", "{{").replace("}", "}}")
 
 
 def _lengths(name: str, pairs: _Pairs) -> Iterator[str]:
@@ -100,7 +110,7 @@ def _lengths(name: str, pairs: _Pairs) -> Iterator[str]:
     if apart:
         mine, theirs = (_span(side) for side in zip(*apart, strict=True))
         points = f" ({len(apart)} of {len(pairs)} points)" if len(pairs) > 1 else ""
-        yield f"mean {name}: measured {theirs}, predicted {mine}{points}"
+        yield f"mean {name}: {{1}} {theirs}, {{0}} {mine}{points}"
 
 
 def mean_tokens(run: Run, name: str) -> float | None:

@@ -8,6 +8,7 @@
     [workload]                              # lengths; one loop: concurrency, request_rate, requests or trace
     [slo]                                   # ttft_ms, tpot_ms, itl_ms, e2e_ms, attainment
     [price]                                 # chip_usd_per_hour
+    [claims]                                # your own figures: "output_tok_per_s@64" = 5060, or "none"
     [[arm]]                                 # a name, and whatever differs from the above
 
 Requests of a point, unless stated: 10 a user in a closed loop; 60 s worth and at least 100 in an open loop. At most
@@ -56,6 +57,9 @@ MOST_REQUESTS = 20_000_000
 
 BASE = "base"
 """Name of arm 0: the study without any of its ``[[arm]]`` tables."""
+
+NO_CLAIM = "none"
+"""What ``[claims]`` says of a figure that there is not, such as a knee."""
 
 _SECTIONS = {
     "workload": (
@@ -112,6 +116,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """The file it was read from, as given; empty for a table."""
     table: dict[str, Any]
     """The file's table with overrides applied, arms included."""
+    claims: dict[str, float | None] = {}
+    """A person's own figures of the base, by ``PATH[@LOAD]`` (`prediction.claims`); None: that there is none."""
 
     @property
     def base(self) -> Arm:
@@ -191,7 +197,8 @@ def _resolve(given: dict[str, Any], changes: dict[str, Any], source: str, folder
     with at(source):
         full = _changed(given, changes)
         known_top_level(full)
-        base = {key: value for key, value in full.items() if key != "arm"}
+        claims = _claims(full.get("claims", {}))
+        base = {key: value for key, value in full.items() if key not in ("arm", "claims")}
         arms = [_arm(BASE, base, folder)]
         for name, merged in _variants(base, full.get("arm", []), {BASE}):
             with at(f"arm {name!r}"):
@@ -200,7 +207,8 @@ def _resolve(given: dict[str, Any], changes: dict[str, Any], source: str, folder
         description = full.get("description", "")
         if not isinstance(description, str):
             raise InputError("description", description, "a text")
-        return Study(name=name, description=description, arms=tuple(arms), source=source, table=full)
+        everything = tuple(arms)
+        return Study(name=name, description=description, arms=everything, source=source, table=full, claims=claims)
 
 
 def known_top_level(given: Mapping[str, Any]) -> None:
@@ -209,7 +217,7 @@ def known_top_level(given: Mapping[str, Any]) -> None:
         for section, keys in {**_SECTIONS, "deployment": _DEPLOYMENT_FIELDS}.items():
             if key in keys and key not in _ARM_KEYS:
                 raise complaint(key, f"belongs in [{section}], not at the top level")
-    known_keys("", given, (*_ARM_KEYS, "arm"))
+    known_keys("", given, (*_ARM_KEYS, "arm", "claims"))
 
 
 def _changed(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -423,6 +431,20 @@ def _warmup(given: object, points: tuple[Point, ...]) -> int:
     if fewest is not None and warmup >= fewest:
         raise InputError("warmup_requests", warmup, f"fewer than the {fewest} requests of the smallest point")
     return warmup
+
+
+def _claims(given: object, path: str = "") -> dict[str, float | None]:
+    """Claims by path; a path may be one quoted key or, as TOML reads bare dots, tables in tables."""
+    found: dict[str, float | None] = {}
+    for key, value in table(path or "claims", given).items():
+        name = f"{path}.{key}" if path else key
+        if isinstance(value, Mapping):
+            found |= _claims(value, name)
+        elif is_number(value) or value == NO_CLAIM:
+            found[name] = None if value == NO_CLAIM else float(value)
+        else:
+            raise InputError(f"claims.{name}", value, f"a number, or {NO_CLAIM!r} for that there is none")
+    return found
 
 
 def _slo(limits: Mapping[str, Any]) -> Slo:

@@ -104,7 +104,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
         """Least time to compute a prompt: ``2 P tokens / F``."""
         return self.flops_per_token * tokens / self.flops_per_s
 
-    def share_of_ceiling(self, tok_per_s: float, batch: int = 1) -> float:
+    def share_of_ceiling(self, tok_per_s: float, batch: float = 1) -> float:
         """A measured throughput over the ceiling of that batch with the KV cache left out, ``BW B / W``.
 
         Comparable across chips: 88.4 of 124.5 tok/s is 71.0 %.

@@ -56,7 +56,10 @@ def generate(workload: Workload, seed: int = 0) -> Requests:
 
 def _arrival_s(workload: Workload, requests: int, seed: int) -> FloatArray:
     if workload.kind in ("closed", "sessions") and workload.concurrency is not None:
-        return arrivals.closed_loop(workload.concurrency, requests)
+        times = arrivals.closed_loop(workload.concurrency, requests)
+        if workload.arrival_s is not None:  # a measured loop: when each user's first request went
+            times[: workload.concurrency] = workload.arrival_s
+        return times
     if workload.kind == "open" and workload.rate_per_s is not None:
         random = stream(seed, "arrivals")
         return arrivals.open_loop(workload.rate_per_s, requests, workload.arrivals, random, workload.burstiness or 1.0)

@@ -287,3 +287,68 @@ def test_infinite_figures_are_null():
     assert finite({"a": math.inf, "b": [math.nan, 1.0], "c": (2, {"d": -math.inf})}) == {
         "a": None, "b": [None, 1.0], "c": [2, {"d": None}],
     }  # fmt: skip
+
+
+# ---------------------------------------------------------------- with a calibration
+PROFILE = im.Profile(
+    name="mine",
+    chip="a100-sxm4-80gb",
+    model="Qwen/Qwen3-8B",
+    engine="vllm 0.26.0",
+    params={"weight_read": 0.6, "sequence_s": 2e-4},
+    stderr={"weight_read": 0.006, "sequence_s": 1e-5},
+)
+"""Slower than the family's constants."""
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> im.Prediction:
+    return im.predict(study(), profile=PROFILE)
+
+
+def test_costs_come_from_the_profile(small: im.Prediction, calibrated: im.Prediction):
+    dep = small.study.base.deployment
+    for before, after in zip(small.points, calibrated.points, strict=True):
+        assert after.summary.tpot_s.p50 > 1.1 * before.summary.tpot_s.p50
+        low, high = after.intervals["output_tok_per_s"]
+        assert low < after.summary.output_tok_per_s < high
+        wide = before.intervals["output_tok_per_s"]
+        assert high / low < wide[1] / wide[0]
+        assert "mine" in after.run.meta.notes[0]
+    costs = im.calibrated_costs(dep, PROFILE)
+    run = point_run(small.study, small.study.base, small.study.base.points[0], costs=costs)
+    assert run.summary().output_tok_per_s == calibrated.points[0].summary.output_tok_per_s
+
+
+def test_shares_of_time_are_of_the_profiles_constants(small: im.Prediction, calibrated: im.Prediction):
+    before, after = small.points[1].time_shares, calibrated.points[1].time_shares
+    assert after["fixed overhead"] > 1.3 * before["fixed overhead"]  # 0.2 ms for each of eight sequences a step
+
+
+def test_the_profile_is_recorded_with_what_was_used(calibrated: im.Prediction):
+    document = json.loads(json.dumps(calibrated.to_dict(), allow_nan=False))
+    assert document["profile"]["params"] == PROFILE.params
+    used = document["arms"][0]["resolved"]["efficiencies"]
+    assert used["weight_read"]["value"] == 0.6
+    assert used["weight_read"]["slow"] < 0.6 < used["weight_read"]["fast"]
+    assert used["sequence_s"]["slow"] > 2e-4 > used["sequence_s"]["fast"]
+    assert used["mfu"]["slow"] == used["mfu"]["value"] == used["mfu"]["fast"]
+    assert "mine" in used["weight_read"]["origin"]
+
+
+def test_a_profile_from_a_file_and_one_of_another_chip(tmp_path: Path):
+    path = PROFILE.save(tmp_path / "profile.toml")
+    small = study(workload__concurrency=[1], workload__output_tokens=4)
+    assert im.predict(small, profile=str(path)).profile == PROFILE
+    ticks: list[int] = []
+    with pytest.raises(InputError, match="a100-sxm4-80gb"):
+        im.predict(study(chip="h100-sxm-80gb"), profile=PROFILE, progress=lambda done, _: ticks.append(done))
+    assert ticks == []
+    with pytest.raises(InputError, match="arm 'other'"):
+        im.predict({**small.table, "arm": [{"name": "other", "chip": "h100-sxm-80gb"}]}, profile=PROFILE)
+
+
+def test_a_profile_used_on_another_model_is_doubted():
+    other = im.predict(study(model="Qwen/Qwen3-14B", workload__concurrency=[1]), profile=PROFILE)
+    assert any("fitted on Qwen/Qwen3-8B" in caution for caution in other.base.cautions)
+    assert im.predict(study(workload__concurrency=[1]), profile=PROFILE).base.cautions == []

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.cli import founding_sweep
 from inferometer.errors import FormatError
 from inferometer.records.importers import load
+from shared import shared
 
 
 def write(tmp_path: Path, text: str, name: str = "sweep.csv") -> Path:
@@ -56,9 +58,70 @@ def test_json_objects_read_too(tmp_path: Path) -> None:
         ("concurrency,output_tok_per_s\n1.5,5\n", "whole number"),
         ("concurrency,output_tok_per_s\n0,5\n", "at least 1"),
         ("concurrency,output_tok_per_s\n,5\n", "neither concurrency nor request_rate"),
+        ("concurrency,output_tok_per_s,prefix_hit_rate\n1,5,58\n", "row 1, prefix_hit_rate: 58.* from 0 to 1"),
+        ("concurrency,output_tok_per_s,prefix_hit_rate_pct\n1,5,101\n", "prefix_hit_rate_pct.* from 0 to 100"),
+        ("concurrency,output_tok_per_s,kv_usage\n1,5,1.2\n", "row 1, kv_usage"),
+        ("concurrency,output_tok_per_s,num_gpu_blocks\n1,5,25640.5\n", "row 1, num_gpu_blocks.* whole number"),
+        ("concurrency,output_tok_per_s,weight_gib\n1,5,15 GiB\n", "row 1, weight_gib"),
+        ("concurrency,output_tok_per_s,started\n1,5,yesterday\n", "row 1, started.* ISO 8601"),
     ],
 )
 def test_a_bad_value_is_refused_by_file_row_and_column(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(FormatError, match=says) as error:
         load(write(tmp_path, text))
     assert "sweep.csv" in str(error.value)
+
+
+def test_what_is_known_of_the_server(tmp_path: Path) -> None:
+    text = (
+        "concurrency,output_tok_per_s,num_gpu_blocks,kv_cache_tokens,weight_gib,prefix_hit_rate_pct,running,waiting,"
+        "kv_usage,preemptions,engine,engine_version,started\n"
+        "64,2504.6,25640,410240,15.25,45,61.5,2.5,0.31,3,vllm,0.26.0,2026-07-31T14:05:00+02:00\n"
+        "128,3088.2,,,,,,,,,,,\n"
+    )
+    first, second = load(write(tmp_path, text))
+    assert first.meta.server == {
+        "num_gpu_blocks": 25640, "kv_cache_tokens": 410240, "weight_bytes": 16_374_562_816, "engine": "vllm",
+        "version": "0.26.0",
+    }  # fmt: skip
+    assert first.meta.deployment == {"engine": "vllm", "engine_version": "0.26.0"}
+    assert first.meta.started_unix_s == 1785499500.0
+    assert first.meta.created == "2026-07-31T14:05:00+02:00"
+    s = first.summary()
+    assert (s.prefix_hit_rate, s.running, s.waiting, s.kv_usage, s.preemptions) == (0.45, 61.5, 2.5, 0.31, 3)
+    assert first.meta.notes == []
+    assert (second.meta.server, second.meta.deployment, second.meta.started_unix_s) == ({}, {}, None)
+    assert second.summary().prefix_hit_rate is None
+
+
+@pytest.mark.parametrize(
+    ("started", "unix_s", "says"),
+    [("2026-07-31", 1785456000.0, "no time of day"), ("2026-07-31 14:05", 1785506700.0, "no time zone")],
+)
+def test_a_start_that_lacks_something_says_what_was_taken(
+    tmp_path: Path, started: str, unix_s: float, says: str
+) -> None:
+    (run,) = load(write(tmp_path, f"concurrency,output_tok_per_s,started\n1,5,{started}\n"))
+    assert run.meta.started_unix_s == unix_s
+    assert says in run.meta.notes[0]
+
+
+def test_the_packaged_table_is_the_founding_documents() -> None:
+    runs = founding_sweep.runs()
+    truth = json.loads(shared("vectors/seeds.json").read_text())["benchmark"]
+    assert [run.meta.concurrency for run in runs] == [row["concurrency"] for row in truth["sweep_measured"]]
+    for run, row in zip(runs, truth["sweep_measured"], strict=True):
+        s = run.summary()
+        assert s.output_tok_per_s == row["output_tok_per_s"]
+        assert (s.ttft_s.p50, s.ttft_s.p99) == (row["ttft_ms_p50"] / 1000, row["ttft_ms_p99"] / 1000)
+        assert (s.tpot_s.p50, s.tpot_s.p99) == (row["tpot_ms_p50"] / 1000, row["tpot_ms_p99"] / 1000)
+        assert s.itl_s.p99 == (row["itl_ms_p99"] / 1000 if "itl_ms_p99" in row else None)
+        assert s.littles_law_concurrency == pytest.approx(row["littles_law_concurrency"])
+        pool = truth["kv_pool_measured"]
+        assert run.meta.server["num_gpu_blocks"] == pool["blocks"]
+        assert run.meta.server["kv_cache_tokens"] == pool["tokens"]
+        assert (run.meta.model, run.meta.chip) == ("Qwen/Qwen3-8B", "a100-sxm4-80gb")
+        assert run.meta.deployment == {"engine": "vllm", "engine_version": "0.26.0"}
+        # a day alone: from its first instant on, so that no prediction made on that day passes for one made before
+        assert run.meta.started_unix_s == 1785456000.0
+    assert [run.summary().prefix_hit_rate for run in runs] == [None] * 7 + [0.004]

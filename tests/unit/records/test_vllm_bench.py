@@ -269,3 +269,15 @@ def test_a_synthetic_run_makes_the_round_trip(tmp_path: Path) -> None:
     assert run.summary().ttft_s.p99 == pytest.approx(np.percentile(ttft, 99))
     assert run.summary().itl_s.p50 == pytest.approx(np.percentile([g for gs in gaps for g in gs], 50))
     assert np.allclose(run.requests["sent_s"].to_numpy(), start - start[0], atol=1e-9)
+
+
+def test_what_tells_the_prompts_is_kept(tmp_path: Path) -> None:
+    result = json.loads(shared("data/cpu_engine/main_clean/c1.json").read_text())
+    path = tmp_path / "c1.json"
+    path.write_text(json.dumps({**result, "seed": "601", "dataset_name": "random"}))
+    (run,) = load(path)
+    assert run.meta.seed == 601
+    assert (run.meta.workload["seed"], run.meta.workload["dataset_name"]) == ("601", "random")
+    path.write_text(json.dumps({**result, "seed": "none"}))
+    assert load(path)[0].meta.seed is None
+    assert load(shared("data/cpu_engine/main_clean/c1.json"))[0].meta.seed is None

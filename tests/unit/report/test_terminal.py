@@ -316,7 +316,7 @@ def test_score_shows_each_point_and_marks_what_missed():
     misses = 0
     for users in founding_sweep.SWEEP:
         rows = {row.metric: row for row in card.rows if row.concurrency == users}
-        (line,) = [line for line in text.splitlines() if line.lstrip().startswith(f"C={users} ")]
+        line = next(line for line in text.splitlines() if line.lstrip().startswith(f"C={users} "))
         cells = line.split()[1:]
         for i, metric in enumerate(("output_tok_per_s", "ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50")):
             row = rows[metric]
@@ -335,7 +335,7 @@ def test_verdict_counts_figures():
     predicted, measured = founding()
     card = im.score(predicted, measured)
     assert terminal.verdict(card).startswith(
-        f"{len(card.rows) - len(card.missed)} of {len(card.rows)} figures within 10 %"
+        f"{len(card.counted) - len(card.missed)} of {len(card.counted)} figures within 10 %"
     )
     assert "-20.0 %, TPOT p99 at C=" in terminal.verdict(card) or "+20.0 %, TTFT p99 at C=" in terminal.verdict(card)
 

@@ -97,4 +97,4 @@ def test_a_benchmark_of_another_load_is_told_first():
     )
     document = card.to_dict()
     assert document["notes"] == list(card.notes)
-    assert list(json.loads(json.dumps(document)))[:2] == ["schema", "notes"]
+    assert list(json.loads(json.dumps(document)))[:3] == ["schema", "seal", "notes"]

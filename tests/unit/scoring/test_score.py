@@ -78,7 +78,8 @@ def test_points_are_matched_by_load():
     ]
     measured = [stated(2, output_tok_per_s=20.0), stated(rate=2.0, output_tok_per_s=30.0), stated(4, name="four")]
     card = score(predicted, measured)
-    assert [(row.concurrency, row.request_rate, row.measured) for row in card.rows] == [(2, None, 20), (None, 2.0, 30)]
+    rows = [row for row in card.rows if row.metric == "output_tok_per_s"]
+    assert [(row.concurrency, row.request_rate, row.measured) for row in rows] == [(2, None, 20), (None, 2.0, 30)]
     assert card.unmatched == ("four: no point at C=4 is predicted",)
 
 
@@ -103,7 +104,8 @@ def test_arms_are_matched_by_name_and_the_base_by_default():
     ]
     measured = [stated(1, output_tok_per_s=1.0), stated(1, arm="long", output_tok_per_s=2.0), stated(4, name="four")]
     card = score(predicted, measured)
-    assert [(row.arm, row.predicted) for row in card.rows] == [("base", 1.0), ("long", 2.0)]
+    rows = [row for row in card.rows if row.metric == "output_tok_per_s"]
+    assert [(row.arm, row.predicted) for row in rows] == [("base", 1.0), ("long", 2.0)]
     assert [arm.name for arm in card.arms] == ["base", "long"]
     assert card.unmatched == ("four: no point at C=4 is predicted",)
 
@@ -114,7 +116,7 @@ def test_of_several_models_only_the_predicted_one_is_compared():
         stated(1, model="meta-llama/Llama-3.1-8B", name="other", output_tok_per_s=9.0),
     ]
     card = score([stated(c, model="qwen3-8b", output_tok_per_s=1.0) for c in (1, 2)], measured)
-    assert [row.measured for row in card.rows] == [1.0]
+    assert {row.measured for row in card.rows} == {1.0}
     assert "Llama-3.1-8B" in card.unmatched[0]
 
 
@@ -122,6 +124,43 @@ def test_another_model_is_compared_but_told():
     predicted = stated(model="Qwen/Qwen3-8B", output_tok_per_s=1.0)
     assert "served-name" in score(predicted, stated(model="served-name", output_tok_per_s=1.0)).notes[0]
     assert score(predicted, stated(model="qwen3_8B", output_tok_per_s=1.0)).notes == ()
+
+
+def test_an_arm_that_is_not_predicted_is_not_the_base():
+    predicted = [stated(1, arm="base", output_tok_per_s=1.0), stated(1, arm="long", output_tok_per_s=2.0)]
+    measured = [stated(1, arm="base", output_tok_per_s=1.0), stated(1, arm="fp8", name="eight", output_tok_per_s=9.0)]
+    card = score(predicted, measured)
+    assert {row.measured for row in card.rows} == {1.0}
+    assert card.unmatched == ("eight: of arm fp8, which is not predicted",)
+    # one name for all that was measured is a name for the base
+    assert score(predicted, [stated(1, arm="mine", output_tok_per_s=1.0)]).passed
+
+
+def test_what_was_not_measured_is_named():
+    predicted = [stated(c, arm=arm, output_tok_per_s=1.0) for arm in ("base", "long", "fp8") for c in (1, 2, 4)]
+    measured = [stated(1, arm="base", output_tok_per_s=1.0), stated(2, arm="long", output_tok_per_s=1.0)]
+    assert score(predicted, measured).missing == ("base: C=2, 4", "long: C=1, 4", "arm fp8")
+    assert score(predicted[:3], measured[:1]).missing == ("C=2, 4",)
+    assert score(predicted[:1], measured[:1]).missing == ()
+
+
+def test_a_run_that_is_not_whole_is_scored_and_said():
+    measured = [
+        stated(1, output_tok_per_s=1.0, partial="killed"),
+        stated(2, output_tok_per_s=1.0, unfit=["slow client"]),
+    ]
+    card = score([stated(c, output_tok_per_s=1.0) for c in (1, 2)], measured)
+    assert card.partial == ("C=1 is not whole: killed", "C=2 is not fit: slow client")
+    assert card.passed
+    assert card.to_dict()["partial"] == list(card.partial)
+
+
+def test_output_per_user_of_a_closed_loop_is_counted_once():
+    card = score([stated(2, output_tok_per_s=10.0)] * 2, stated(2, output_tok_per_s=20.0))
+    assert [row.metric for row in card.rows] == ["output_tok_per_s", "per_user_tok_per_s"]
+    assert [row.metric for row in card.counted] == ["output_tok_per_s"]
+    rate = score(stated(rate=1.0, per_user_tok_per_s=5.0), stated(rate=1.0, per_user_tok_per_s=5.0))
+    assert [row.metric for row in rate.counted] == ["per_user_tok_per_s"]
 
 
 def test_same_model():
@@ -145,7 +184,7 @@ def test_a_prediction_is_right_about_itself(prediction: im.Prediction):
     assert card.passed
     assert {row.error_pct for row in card.rows} == {0}
     assert {row.inside for row in card.rows} == {True, None}
-    assert len([row for row in card.rows if row.concurrency == 8]) == 3 + 4 * 4
+    assert len([row for row in card.rows if row.concurrency == 8]) == 4 + 4 * 4
 
 
 def test_rows_of_the_sweep_are_predicted_beside_stated(prediction: im.Prediction, card: im.Score):
@@ -169,9 +208,12 @@ def test_goodput_gap_and_knee_of_the_founding_sweep(card: im.Score):
     assert measured["gap_p50"] == pytest.approx(1.75, abs=0.005)
     assert measured["gap_p99"] == pytest.approx(4.8, abs=0.05)
     assert card.arms[0].measured_ttft_knee == 2
-    assert {row.metric for row in card.rows if row.concurrency is None} == {
-        "ttft_knee_concurrency", "goodput.p50", "goodput.p99",
-    }  # fmt: skip
+    assert {row.metric for row in card.rows if not row.of_point} == {
+        *("ttft_knee_concurrency", "throughput_knee_concurrency", "goodput.p50", "goodput.p99"),
+        *("memory.kv_cache_tokens", "memory.num_gpu_blocks"),
+    }
+    blocks = next(row for row in card.rows if row.metric == "memory.num_gpu_blocks")
+    assert blocks.measured == 25640
 
 
 def test_share_of_the_ceiling_is_the_founding_documents(prediction: im.Prediction):
@@ -217,6 +259,10 @@ def test_json(card: im.Score):
         *("concurrency", "request_rate"),
     }
     assert document["arms"][0]["ttft_knee_concurrency"]["measured"] == 2
+    assert document["seal"]["state"] == "unsealed"
+    assert document["coverage"]["inside"] <= document["coverage"]["with_interval"]
+    assert document["of"]["study"] == "a100-qwen3-8b"
+    assert len(document["of"]["runs"]) == 8
 
 
 def test_figures_are_in_milliseconds():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from inferometer.errors import FormatError, InputError
+from inferometer.records.attach import with_server
 from inferometer.records.importers import (
     aiperf,
     genai_perf,
@@ -71,13 +72,24 @@ def importers() -> dict[str, Importer]:
     return {**IMPORTERS, **{found.name: found.load() for found in entry_points(group=ENTRY_POINTS)}}
 
 
-def load(source: str | os.PathLike[str]) -> list[Run]:
+Source = str | os.PathLike[str]
+
+SIBLINGS = "auto"
+"""As ``metrics``: the pages that lie beside each result and are named after it."""
+
+
+def load(source: Source, metrics: Source | None = None, server_log: Source | None = None) -> list[Run]:
     """Every run in a result file, in the files that match a glob, or in a folder's result files, in order of name.
 
     Files that lie in one folder are read together: a run's several files make one run. A folder without a result file
     of its own gives those of its subfolders, one level down, in order of name.
 
     In a folder or a glob, files of no known format are passed over, but one that is not even complete JSON is an error.
+
+    ``metrics`` and ``server_log`` join what the server said to each run (`records.attach.with_server`). ``metrics``: a
+    file of saved ``/metrics`` pages, which may span all runs; a folder or glob of such files, each for the run of its
+    name (``c1.metrics.prom`` for ``c1.json``); ``"auto"``: those beside the results. ``server_log``: the engine's log.
+    Pages and logs that would else be runs of their own are then left out.
 
     Raises `InputError` where nothing is there, `FormatError` for a file that is truncated, and where there is nothing
     but what is empty or of no known format.
@@ -86,6 +98,14 @@ def load(source: str | os.PathLike[str]) -> list[Run]:
     Traceback (most recent call last):
     inferometer.errors.InputError: path: 'nothing.json' is not allowed; give a result file, folder or glob that exists
     """
+    groups = _groups(source)
+    if metrics is None and server_log is None:
+        return [run for _, runs in groups for run in runs]
+    return _joined(groups, metrics, server_log)
+
+
+def _groups(source: Source) -> list[tuple[Path, list[Run]]]:
+    """The runs by the folder that their files lie in."""
     path = Path(source)
     if path.is_dir():
         return _load_folder(path)
@@ -93,10 +113,57 @@ def load(source: str | os.PathLike[str]) -> list[Run]:
         return _load_matches(str(source))
     if not path.exists():
         raise InputError("path", str(source), "a result file, folder or glob that exists")
-    return _load_file(path)
+    return [(path.parent, _load_file(path))]
 
 
-def _load_matches(pattern: str) -> list[Run]:
+def _joined(groups: list[tuple[Path, list[Run]]], metrics: Source | None, server_log: Source | None) -> list[Run]:
+    """The runs of requests, each with its server's side."""
+    log = None if server_log is None else Path(server_log)
+    results = [(folder, [run for run in runs if not _is_servers(run)]) for folder, runs in groups]
+    pairs = [(run, _pages_of(run, folder, metrics)) for folder, runs in results for run in runs]
+    if not pairs:
+        raise InputError.because("nothing to join the server's side to: no run of requests among the files given")
+    if metrics is not None and all(pages is None for _, pages in pairs):
+        names = ", ".join(run.meta.source or run.meta.name for run, _ in pairs[:3])
+        raise InputError("metrics", str(metrics), f"a file of pages, or some named as the results are ({names})")
+    return [_with_server(run, pages, log) for run, pages in pairs]
+
+
+def _is_servers(run: Run) -> bool:
+    """Whether this is the server's side alone."""
+    return not run.requests.height and not run.meta.stated
+
+
+def _with_server(run: Run, pages: Path | None, log: Path | None) -> Run:
+    if pages is None and log is None:
+        run.meta.notes.append("no saved /metrics pages of its name: nothing is joined")
+        return run
+    return with_server(run, pages, log)
+
+
+def _pages_of(run: Run, folder: Path, metrics: Source | None) -> Path | None:
+    """The file of pages for a run: the one given, or of several the one of its name; None where there is none."""
+    if metrics is None:
+        return None
+    given = folder if str(metrics) == SIBLINGS else Path(metrics)
+    if given.is_dir():
+        files = sorted(path for path in given.iterdir() if path.is_file())
+    elif has_magic(str(metrics)) and not given.exists():
+        files = sorted(map(Path, glob(str(metrics), recursive=True)))
+    elif given.is_file():
+        return given
+    else:
+        raise InputError("metrics", str(metrics), f"a file, folder or glob of saved /metrics pages, or {SIBLINGS!r}")
+    names = {Path(run.meta.source or "").stem, run.meta.name}
+    return next((path for path in files if _pages_name(path) in names and metrics_pages.sniff(path)), None)
+
+
+def _pages_name(path: Path) -> str:
+    """The name of the run that a file of pages is of: ``c1`` of ``c1.metrics.prom`` and ``c1.prom``."""
+    return path.stem.removesuffix(".metrics")
+
+
+def _load_matches(pattern: str) -> list[tuple[Path, list[Run]]]:
     """The runs of the files that match, each folder's together. Of matches that are all unknown the first is named."""
     files = [path for path in map(Path, sorted(glob(pattern, recursive=True))) if path.is_file()]
     if not files:
@@ -104,20 +171,20 @@ def _load_matches(pattern: str) -> list[Run]:
     folders: dict[Path, list[Path]] = {}
     for path in files:
         folders.setdefault(path.parent, []).append(path)
-    runs = [run for together in folders.values() for run in _load_files(together)]
-    if not runs:
+    groups = [(folder, _load_files(together)) for folder, together in folders.items()]
+    if not any(runs for _, runs in groups):
         raise _unknown(files[0])
-    return runs
+    return groups
 
 
-def _load_folder(folder: Path) -> list[Run]:
-    runs = _load_files(_result_files(folder))
-    if not runs:
+def _load_folder(folder: Path) -> list[tuple[Path, list[Run]]]:
+    groups = [(folder, _load_files(_result_files(folder)))]
+    if not groups[0][1]:
         below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-        runs = [run for path in below for run in _load_files(_result_files(path))]
-    if not runs:
+        groups = [(path, _load_files(_result_files(path))) for path in below]
+    if not any(runs for _, runs in groups):
         raise FormatError.because(f"{folder.name}: no result file in this folder; known formats: {_known()}")
-    return runs
+    return groups
 
 
 def _result_files(folder: Path) -> list[Path]:

@@ -3,7 +3,10 @@
 Columns: ``concurrency`` (closed loop) or ``request_rate`` (open loop); ``output_tok_per_s``, ``total_tok_per_s``,
 ``request_per_s``, ``per_user_tok_per_s``, ``requests``, ``completed``, ``failed``, ``duration_s``;
 ``{ttft,tpot,itl,e2e,queue}_{ms,s}_{mean,std,p50,p90,p95,p99}``; ``littles_law_concurrency`` (request rate x mean E2E);
-``model``, ``chip``, ``arm``, ``name``, ``tool``. An empty cell is unknown. Each row gives a run without requests whose
+``model``, ``chip``, ``arm``, ``name``, ``tool``, ``tool_version``. What is known of the server: ``engine``,
+``engine_version``, ``num_gpu_blocks``, ``kv_cache_tokens``, ``weight_gib``; ``running``, ``waiting`` (means),
+``kv_usage`` and ``prefix_hit_rate`` (shares, 0 to 1; or ``prefix_hit_rate_pct``, 0 to 100), ``preemptions``.
+``started``: when the point began, in ISO 8601. An empty cell is unknown. Each row gives a run without requests whose
 summary is what the row states.
 """
 
@@ -11,12 +14,14 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 from inferometer.errors import FormatError
 from inferometer.records.importers.files import in_file, read_table, source_fields, table_columns
 from inferometer.records.run import Run, RunMeta, make_run
+from inferometer.units import GIB
 
 EXPECTED = (
     "a sweep table: one row a point, columns concurrency or request_rate, output_tok_per_s, ttft_ms_p50, ttft_ms_p99, "
@@ -34,10 +39,24 @@ PLAIN = (
     "completed",
     "failed",
     "duration_s",
+    "running",
+    "waiting",
 )
 """Columns stated under their own name."""
 
+SHARES = {"prefix_hit_rate": 1.0, "prefix_hit_rate_pct": 100.0, "kv_usage": 1.0}
+"""Columns of shares, and what all of it is in their unit."""
+
+COUNTS = ("num_gpu_blocks", "kv_cache_tokens", "preemptions")
+"""Columns of whole numbers."""
+
 TEXTS = ("model", "chip", "arm", "tool", "tool_version")
+
+KNOWN = {
+    *("concurrency", "request_rate", "littles_law_concurrency", "name", "engine", "engine_version", "weight_gib"),
+    *("started", *PLAIN, *SHARES, *COUNTS, *TEXTS),
+}
+"""Every column that is read, but for the times."""
 
 
 def sniff(path: Path) -> bool:
@@ -61,7 +80,7 @@ def _run(path: Path, number: int, row: dict[str, Any]) -> Run:
     if concurrency is not None and (concurrency < 1 or concurrency != int(concurrency)):
         raise FormatError(f"{path.name}: {where}, concurrency", concurrency, "a whole number of at least 1")
     stated = {p: v for column in row for p, v in _stated(row, column, where, concurrency)}
-    texts: dict[str, Any] = {key: str(row[key]) for key in TEXTS if row.get(key) not in (None, "")}
+    created, started, remarks = _started(row, where)
     meta = RunMeta(
         kind="imported",
         name=str(row.get("name") or f"{path.stem}-{number}"),
@@ -69,18 +88,61 @@ def _run(path: Path, number: int, row: dict[str, Any]) -> Run:
         request_rate_per_s=rate if rate is not None and math.isfinite(rate) else None,
         duration_s=stated.get("duration_s"),
         stated=stated,
-        notes=_not_read(row),
-        **{"tool": "sweep table", **texts, **source_fields(path)},
+        created=created,
+        started_unix_s=started,
+        deployment=_texts(row, ("engine", "engine_version")),
+        server=_server(row, where),
+        notes=[*_not_read(row), *remarks],
+        **{"tool": "sweep table", **_texts(row, TEXTS), **source_fields(path)},
     )
     return make_run(meta)
+
+
+def _texts(row: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: str(row[name]) for name in names if row.get(name) not in (None, "")}
+
+
+def _server(row: dict[str, Any], where: str) -> dict[str, Any]:
+    """What the row says of the server, under the names of `records.engine_log`."""
+    found: dict[str, Any] = {name: _count(row, name, where) for name in ("num_gpu_blocks", "kv_cache_tokens")}
+    weights = _number(row, "weight_gib", where)
+    found["weight_bytes"] = None if weights is None else round(weights * GIB)
+    found |= {"engine": row.get("engine") or None, "version": _texts(row, ("engine_version",)).get("engine_version")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _started(row: dict[str, Any], where: str) -> tuple[str, float | None, list[str]]:
+    """When the point began: as written, in seconds since 1970, and what was assumed for that."""
+    text = row.get("started")
+    if text is None or text == "":
+        return "", None, []
+    try:
+        at = datetime.fromisoformat(str(text).strip())
+    except ValueError:
+        raise FormatError(f"{where}, started", text, "a time in ISO 8601, such as 2026-07-31T14:05:00Z") from None
+    notes = [] if at.tzinfo else [f"started {text}: no time zone is stated, UTC is taken"]
+    if _is_date(str(text).strip()):
+        notes = [f"started on {text}: no time of day is stated, its first instant (UTC) is taken"]
+    return str(text), (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), notes
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _stated(row: dict[str, Any], column: str, where: str, concurrency: float | None) -> list[tuple[str, float]]:
     """The `Summary` path and value that a column states; nothing for an empty cell or a column that is not read."""
     match = STAT_COLUMN.fullmatch(column)
-    if not match and column not in (*PLAIN, "littles_law_concurrency"):
+    if column in SHARES:
+        share = _share(row, column, where)
+        return [] if share is None else [(column.removesuffix("_pct"), share)]
+    if not match and column not in (*PLAIN, "preemptions", "littles_law_concurrency"):
         return []
-    value = _number(row, column, where)
+    value = _count(row, column, where) if column in COUNTS else _number(row, column, where)
     if value is None:
         return []
     if match:
@@ -88,6 +150,21 @@ def _stated(row: dict[str, Any], column: str, where: str, concurrency: float | N
     if column == "littles_law_concurrency":
         return [("littles_law", value / concurrency)] if concurrency else []
     return [(column, value)]
+
+
+def _share(row: dict[str, Any], column: str, where: str) -> float | None:
+    """A share as one of 1. Raises `FormatError` above the whole: most often a percentage in the other column."""
+    value, whole = _number(row, column, where), SHARES[column]
+    if value is not None and value > whole:
+        raise FormatError(f"{where}, {column}", value, f"a share from 0 to {whole:g}")
+    return None if value is None else value / whole
+
+
+def _count(row: dict[str, Any], column: str, where: str) -> int | None:
+    value = _number(row, column, where)
+    if value is not None and value != int(value):
+        raise FormatError(f"{where}, {column}", value, "a whole number")
+    return None if value is None else int(value)
 
 
 def _number(row: dict[str, Any], column: str, where: str, *, infinite: bool = False) -> float | None:
@@ -104,6 +181,5 @@ def _number(row: dict[str, Any], column: str, where: str, *, infinite: bool = Fa
 
 
 def _not_read(row: dict[str, Any]) -> list[str]:
-    known = {"concurrency", "request_rate", "littles_law_concurrency", "name", *PLAIN, *TEXTS}
-    ignored = [column for column in row if column not in known and not STAT_COLUMN.fullmatch(column)]
+    ignored = [column for column in row if column not in KNOWN and not STAT_COLUMN.fullmatch(column)]
     return [f"columns not read: {', '.join(ignored)}"] if ignored else []

@@ -69,7 +69,12 @@ STATED = {
 }
 """The format's totals and their paths in ``meta.stated``."""
 
-WORKLOAD = ("endpoint_type", "backend", "label", "tokenizer_id", "num_prompts", "burstiness")
+WORKLOAD = (
+    *("endpoint_type", "backend", "label", "tokenizer_id", "num_prompts", "burstiness"),
+    *("dataset_name", "dataset_path", "seed"),
+)
+"""What is kept as it is; the last three are there where they were given with ``--metadata``, as nothing else tells
+which prompts were sent."""
 
 Times = npt.NDArray[np.float64]
 
@@ -133,6 +138,7 @@ def _meta(path: Path, raw: dict[str, Any], result: Result, name: str) -> RunMeta
         name=name,
         tool="vllm bench serve",
         created=iso(result.date),
+        seed=_seed(raw.get("seed")),
         model=result.model_id,
         concurrency=result.max_concurrency,
         request_rate_per_s=rate(result.request_rate),
@@ -141,6 +147,12 @@ def _meta(path: Path, raw: dict[str, Any], result: Result, name: str) -> RunMeta
         stated=_stated(raw),
         **source_fields(path),
     )
+
+
+def _seed(given: Any) -> int | None:
+    """The seed of the prompts: ``--metadata seed=601`` writes it, as text."""
+    text = str(given)
+    return int(text) if text.isdecimal() and len(text) < 19 else None
 
 
 def iso(date: str) -> str:
