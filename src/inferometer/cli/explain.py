@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -72,7 +73,9 @@ def explain(
     else:
         for name, sweep in found.items():
             _show(read.arm(name), sweep, concurrency, console, several=len(found) > 1)
-        terminal.command(console, "Fit the constants to these runs:  ", f"inferometer calibrate {study} {measured[0]}")
+        runs_given = shlex.join(measured)
+        fit = f"inferometer calibrate {runs_given} --study {study} -o profile.toml"
+        terminal.command(console, "Fit the constants to these runs:  ", fit)
     return 0
 
 

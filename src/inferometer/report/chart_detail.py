@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -194,6 +195,8 @@ def _term_words(frame: Frame, n: int, term: dict[str, Any], logged: dict[str, fl
 MOST_PANELS = 4
 PANEL_WIDTH = 270
 PANEL_HEIGHT = 150
+MOST_TICKS = 7
+"""Whose texts fit under a panel."""
 
 
 def itl(material: Material) -> Drawn | None:
@@ -205,6 +208,8 @@ def itl(material: Material) -> Drawn | None:
     if not tails:
         return None
     x = log_axis([row["x"] for _, sides in tails for _, rows, _ in sides for row in rows], "ms", always=True)
+    if len(x.ticks) > MOST_TICKS:
+        x = msgspec.structs.replace(x, ticks=dict(list(x.ticks.items())[::2]))
     panels = [_itl_panel(name, sides, x) for name, sides in tails]
     return _together(panels, "Gaps between tokens (ITL)", "share of the gaps that are longer", material)
 

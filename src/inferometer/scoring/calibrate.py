@@ -320,7 +320,7 @@ def _notes(found: _Calibration, points: list[Measured]) -> Iterator[str]:
         nominal = " and ".join(f"{NOMINAL_NOISE[c]:.0%} of {c.upper()}" for c in dict.fromkeys(found.classes))
         yield f"as many constants as figures: the errors assume a noise of {nominal}, nothing checks the fit"
     for name, to in ((name, to) for name, to in found.plan.ties.items() if to in found.plan.fitted):
-        yield f"{name} follows {to} at the family's ratio"
+        yield f"the constant {name} follows {to} at the family's ratio"
     for name, value in found.values(found.fit.logs).items():
         if not name.endswith("_s") and value > 1:
             yield f"{name} is {value:.2f} of the chip's peak: the chip's figures, the model or its format may be wrong"
