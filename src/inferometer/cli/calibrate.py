@@ -35,7 +35,8 @@ def calibrate(
         str | None, Parameter(name=("--output-file", "-o"), help="Write the profile here (TOML).")
     ] = None,
     hold_out: Annotated[
-        tuple[str, ...], Parameter(help="A run that is not fitted but predicted, its error reported. Repeatable.")
+        tuple[str, ...],
+        Parameter(consume_multiple=True, help="Runs that are not fitted but predicted, their error reported."),
     ] = (),
     fit: Annotated[str | None, Parameter(help="Constants that are wanted, such as weight_read,mfu; else all.")] = None,
     prefix_hit_rate: Annotated[float | None, Parameter(help="Of runs that do not say theirs: a share, 0 to 1.")] = None,
@@ -65,6 +66,8 @@ def calibrate(
     """
     import msgspec
 
+    from inferometer.steptime.profile import impossible
+
     read = read_served(study, flags, overrides)
     dep = read.base.deployment if read else None
     wanted = [name.strip() for name in fit.split(",") if name.strip()] if fit else None
@@ -77,7 +80,7 @@ def calibrate(
     saved = str(found.save(output_file)) if output_file else ""
     words = study_words(study, flags, overrides)
     _print(found, dep, saved, words, output)
-    return 0
+    return 1 if impossible(found) else 0
 
 
 def _fitted(

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 import rfc8785
@@ -89,7 +89,7 @@ def read(text: str) -> Reading:
         value = float(literal)
         if not math.isfinite(value):
             faults.append(f"The number {_short(literal)} is too large for a double.")
-        elif Decimal(literal) != Decimal(repr(value)):
+        elif _exact(literal) != Decimal(repr(value)):
             faults.append(f"The number {_short(literal)} has digits that its double does not keep: it was {value!r}.")
         return value
 
@@ -113,6 +113,14 @@ def read(text: str) -> Reading:
     if not isinstance(document, dict):
         raise FormatError.because("not a table of fields")
     return Reading(document, faults)
+
+
+def _exact(literal: str) -> Decimal | None:
+    """The number as written; None where its exponent is beyond what any number has."""
+    try:
+        return Decimal(literal)
+    except InvalidOperation:
+        return None
 
 
 def _refused(constant: str) -> float:

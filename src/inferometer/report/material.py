@@ -214,7 +214,7 @@ def gather(
     source = None if subject is None else as_prediction(subject, profile, progress)
     arms = tuple(_arms(source, measured))
     card = score(source, measured, tolerance) if source is not None and measured and _predicts(source) else None
-    judged = _judged(arms, profile)
+    judged = _judged(arms, profile or _profile_of(source))
     labels = _labels(source, measured, arms[0])
     made = Material(
         **labels,
@@ -228,6 +228,14 @@ def gather(
     )
     _ = made.featured  # a concurrency that is not there is complained of before anything is written
     return made
+
+
+def _profile_of(source: Prediction | Sealed | None) -> Profile | None:
+    """The calibration that a prediction was made with: the gap is explained with the same constants."""
+    if isinstance(source, Sealed):
+        kept = source.document.get("profile")
+        return msgspec.convert(kept, Profile) if kept else None
+    return None if source is None else source.profile
 
 
 def as_prediction(

@@ -10,7 +10,7 @@ from rich.console import Console
 from inferometer.report.grid import NO_FIGURE, Cell, Column, figure, signed
 from inferometer.report.terminal import FAINT, HEADING, _grid, command, metric_name, say, show
 from inferometer.steptime.efficiencies import Constant
-from inferometer.steptime.profile import Profile
+from inferometer.steptime.profile import Profile, impossible
 
 SHOWN = ("output_tok_per_s", "tpot_ms.mean", "ttft_ms.mean")
 """The held-out figures that have a column; the JSON has the others."""
@@ -39,6 +39,10 @@ def profile(found: Profile, family: dict[str, Constant], console: Console, saved
 
 def answer(found: Profile) -> str:
     """One sentence: what was fitted, to what, and how far off it is where it had not looked."""
+    over = impossible(found)
+    if over:
+        shown = ", ".join(f"{name} {found.params[name]:.2f}" for name in over)
+        return f"Do not use this fit: {shown} of the chip's peak. Prompts were cached, or chip or model are others."
     count = len(found.params)
     said = f"{count} constant{'s' * (count != 1)} fitted to {len(found.runs)} run{'s' * (len(found.runs) != 1)}"
     worst = worst_error(found.held_out)

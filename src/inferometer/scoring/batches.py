@@ -78,7 +78,7 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         found, batches = [], []
         for each, batch in zip(self.each, self.batch, strict=True):
             raw = of(each)
-            own = batch if raw.size == batch.size else batch[each.itl_request]
+            own = batch[each.itl_request] if raw is each.itl else batch
             known = ~np.isnan(raw) & (own >= 0)
             found.append(raw[known])
             batches.append(own[known])

@@ -141,8 +141,18 @@ class _Calibration:
         while True:
             self._fewer_than_figures()
             found = fit(self._residuals, len(self.plan.fitted), self.classes)
-            if len(self.plan.fitted) == 1 or not _drop(self.plan, found):
+            if len(self.plan.fitted) == 1:
+                return self._told(found)
+            if not _drop(self.plan, found):
                 return found
+
+    def _told(self, found: Fit) -> Fit:
+        """The fit of one constant alone, where the figures tell it."""
+        error = float(found.plain_errors[0])
+        if not error <= LARGEST_ERROR:
+            why = _untold(error)
+            raise InputError.because(f"cannot calibrate: the figures do not tell {self.plan.fitted[0]}: {why}")
+        return found
 
     def _fewer_than_figures(self) -> None:
         while len(self.plan.fitted) > len(self.measured):
@@ -183,12 +193,16 @@ def _reasons(found: Plan) -> str:
     return "; ".join(f"{name}: {why}" for name, why in found.refused.items())
 
 
+def _untold(error: float) -> str:
+    return f"its standard error would be {error:.0%} of it" if math.isfinite(error) else "it has no effect on them"
+
+
 def _drop(found: Plan, result: Fit) -> bool:
     """Drop the worst constant that the figures do not tell; whether there was one."""
     errors, names = result.plain_errors, found.fitted
     worst = int(np.argmax(errors))
     if not errors[worst] <= LARGEST_ERROR:
-        why = f"its standard error would be {errors[worst]:.0%} of it" if np.isfinite(errors[worst]) else "no effect"
+        why = _untold(float(errors[worst]))
         found.drop(names[worst], f"the figures do not tell it: {why}; kept at the family's value")
         return True
     pairs = np.abs(np.triu(result.correlations, 1))
@@ -287,6 +301,7 @@ def _profile(
         residuals=_residual_rows(found),
         noise={n: float(f"{share:.3g}") for n, share in result.noise.items()},
         runs=[p.name for p in points],
+        run_ids=[p.run.id for p in points],
         version=__version__,
         notes=list(dict.fromkeys(notes)),
     )

@@ -44,7 +44,7 @@ class ClaimRow(msgspec.Struct, frozen=True, kw_only=True):
         """Who was closer to what was measured; None where that is not known."""
         if not self.known:
             return None
-        mine, models = _distance(self.error_pct), _distance(self.model_error_pct)
+        mine, models = (_distance(value, self.measured) for value in (self.claimed, self.predicted))
         if mine == models:
             return "both"
         return "claim" if mine < models else "model"
@@ -54,8 +54,11 @@ class ClaimRow(msgspec.Struct, frozen=True, kw_only=True):
         return {**msgspec.structs.asdict(self), "closer": self.closer}
 
 
-def _distance(error: float | None) -> float:
-    return math.inf if error is None else abs(error)
+def _distance(value: float | None, measured: float | None) -> float:
+    """Not by the errors: those are not known where 0 was measured."""
+    if value is None or measured is None:
+        return 0.0 if value is measured else math.inf
+    return abs(value - measured)
 
 
 def claim_rows(predicted: Predicted, pairs: Sequence[Pair], arms: Sequence[ArmScore]) -> list[ClaimRow]:

@@ -275,9 +275,9 @@ def _row(
     confidence: float,
     limits: dict[str, float],
 ) -> Change:
-    several = all(len(known) >= REPEATS for known in values)
     logs = not metric.is_share
-    if several and (not logs or min(map(min, values)) > 0):
+    several = all(len(known) >= REPEATS for known in values) and (not logs or min(map(min, values)) > 0)
+    if several:
         found: list[Estimate | str] = [repeats(known, in_log=logs) for known in values]
     else:
         found = [_estimate(side, metric, limits, confidence) for side in sides]

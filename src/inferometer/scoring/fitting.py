@@ -45,7 +45,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     logs: Floats
     covariance: Floats
-    """Of ``logs``, not widened."""
+    """Of ``logs``, not widened; infinite for a constant that no figure depends on."""
     widening: Floats
     """Student's factor of each."""
     residuals: Floats
@@ -68,7 +68,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def correlations(self) -> Floats:
         """Of the logarithms."""
         scale = self.plain_errors
-        return np.asarray(self.covariance / np.outer(scale, scale))
+        with np.errstate(invalid="ignore"):  # an infinite variance over itself, on the diagonal
+            return np.asarray(self.covariance / np.outer(scale, scale))
 
 
 def fit(residuals: Callable[[Floats], Floats], unknowns: int, classes: Sequence[str]) -> Fit:
@@ -83,10 +84,11 @@ def fit(residuals: Callable[[Floats], Floats], unknowns: int, classes: Sequence[
         noise = found
         if steady:
             break
-    covariance = np.asarray(np.linalg.pinv(_normal(jacobian, _each(noise, names))), dtype=np.float64)
+    normal = _normal(jacobian, _each(noise, names))
+    covariance = np.asarray(np.linalg.pinv(normal), dtype=np.float64)
     return Fit(
         logs=logs,
-        covariance=covariance,
+        covariance=covariance + np.diag(np.where(np.diag(normal) > 0, 0.0, np.inf)),
         widening=_widening(jacobian, covariance, names, noise),
         residuals=left,
         noise=noise,

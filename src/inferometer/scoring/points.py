@@ -176,7 +176,8 @@ def as_served(run: Run, dep: Deployment) -> tuple[Deployment, tuple[str, ...]]:
 
 def _known_lengths(run: Run, lengths: tuple[int, int] | None) -> bool:
     if run.requests.height:
-        return not run.requests["prompt_tokens"].is_null().all() and not run.requests["output_tokens"].is_null().all()
+        prompt, output = (run.requests[name] for name in ("prompt_tokens", "output_tokens"))
+        return not prompt.is_null().all() and bool((output > 0).any())
     return lengths is not None or all(mean_tokens(run, name) for name in ("prompt_tokens", "output_tokens"))
 
 

@@ -272,7 +272,7 @@ def _subject(side: Predicted, runs: list[Run]) -> Subject:
 def _fitted(profile: dict[str, Any], run: Run) -> bool:
     """Whether the run is one of the profile's: by its id, or by its name and begun before the profile was made."""
     fitted = set(profile.get("runs") or ())
-    if run.id in fitted:
+    if run.id in fitted | set(profile.get("run_ids") or ()):
         return True
     start = began(run)
     try:

@@ -1,7 +1,8 @@
 """Whether a prediction was sealed before what it is scored against was measured.
 
 When a run began is its ``meta.started_unix_s``; else its ``meta.created`` less its duration, because tools such as
-vLLM's benchmark date their file when they are done. A date without a zone is read in this machine's, and is said to be.
+vLLM's benchmark date their file when they are done. A date without a zone is read in this machine's (a sweep table's in
+UTC), and is said to be.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ State = Literal["sealed", "late", "broken", "unsealed", "undated"]
 
 ZONES_S = 26 * 3600.0
 """Zones are up to so far apart: beyond it, none changes what came first."""
+
+
+LAST_UNIX_S = 253_402_300_800.0
+"""The end of the year 9999: a later start is no time in seconds."""
 
 
 class SealStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,17 +56,24 @@ def began(run: Run) -> Began | None:
     >>> began(make_run(RunMeta(kind="imported", created="2026-08-01T10:05:00+00:00", duration_s=300.0))).unix_s
     1785578400.0
     """
-    if run.meta.started_unix_s is not None:
-        return Began(run.meta.started_unix_s, "", False)
-    try:
-        created = datetime.fromisoformat(run.meta.created)
-    except ValueError:
+    created, start = _date(run.meta.created), run.meta.started_unix_s
+    if start is not None and 0 <= start < LAST_UNIX_S:
+        assumed = created is not None and created.tzinfo is None and created.replace(tzinfo=UTC).timestamp() == start
+        return Began(start, "its date, without a zone, so read in UTC" if assumed else "", assumed)
+    if created is None:
         return None
     duration = run.summary().duration_s or 0.0
     caveat = "taken at its end, less its duration" if duration else "which may be that of its end"
     if created.tzinfo is None:
         caveat = f"{caveat}; without a zone, so read in this machine's"
     return Began(created.timestamp() - duration, f"the file's date, {caveat}", created.tzinfo is None)
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def seal_status(predicted: Predicted, runs: Sequence[Run]) -> SealStatus:

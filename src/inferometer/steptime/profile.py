@@ -68,6 +68,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     coarse: str = ""
     """Not empty: fitted to less than requests (histograms of a live server), and says so."""
     runs: list[str] = []
+    """What the runs it was fitted to are called ..."""
+    run_ids: list[str] = []
+    """... and their ids: names may be shared by all points of a sweep."""
     created: str = ""
     version: str = ""
     notes: list[str] = []
@@ -112,6 +115,15 @@ def round_to(value: float, digits: int = 3) -> float:
     0.00123
     """
     return float(f"{value:.{digits}g}")
+
+
+def impossible(profile: Profile) -> list[str]:
+    """The fitted constants that are more than all of the chip's peak: such a fit is of something else.
+
+    >>> impossible(Profile(name="", chip="", model="", engine="", params={"mfu": 2.3, "step_s": 3.0}, stderr={}))
+    ['mfu']
+    """
+    return [name for name, value in profile.params.items() if not name.endswith("_s") and value > 1]
 
 
 def load_profile(source: str | Path) -> Profile:
