@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.shared import shared
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -201,8 +201,7 @@ class PredictedArm(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """
         if self.arm.points[0].concurrency is None:
             return None
-        prefill_s = self.roofline.prefill_floor_s(round(self.prompt_tokens))
-        return math.floor(3 + 2 * self.roofline.decode_floor_s / prefill_s) + 1
+        return self.roofline.ttft_knee(self.prompt_tokens)
 
     def to_dict(self) -> dict[str, Any]:
         """As in the JSON of ``predict``."""

@@ -339,6 +339,8 @@ def _ratio(run: Run, summary: Summary, output_tokens: float | None) -> tuple[flo
 
     Of medians: output tok/s / tokens a request x (TTFT p50 + (tokens - 1) x TPOT p50).
     """
+    if run.meta.workload.get("think_time_s"):  # users who pause are not all in flight
+        return None
     if summary.littles_law is not None:
         return summary.littles_law, "steady window" if run.requests.height else "stated"
     users = run.meta.concurrency

@@ -21,6 +21,7 @@ from inferometer.scoring.explanation import EFFECTS, Explanation, Hypothesis, St
 from inferometer.scoring.hypotheses import Case, judge
 from inferometer.scoring.loads import Load, rebuild, run_name
 from inferometer.scoring.sentences import of_point, of_sweep, step_notes
+from inferometer.scoring.sides import load_name
 from inferometer.specs.deployment import Deployment
 from inferometer.specs.workload import Workload
 from inferometer.steptime.efficiencies import Efficiencies, constants, efficiencies
@@ -160,13 +161,8 @@ def _at_load(workload: Workload | None, run: Run) -> Workload | None:
 
 def _case(dep: Deployment, run: Run, real: Efficiencies, load: Load, seed: int) -> Case:
     servers = Counterfactuals(dep, load, real, run, seed)
-    return Case(name=_load_name(run), servers=servers, measured=run.summary(), run=run)
-
-
-def _load_name(run: Run) -> str:
-    if run.meta.request_rate_per_s is not None:
-        return f"{run.meta.request_rate_per_s:g}/s"
-    return "replay" if run.meta.concurrency is None else f"C={run.meta.concurrency}"
+    name = load_name(run.meta.concurrency, run.meta.request_rate_per_s)
+    return Case(name=name, servers=servers, measured=run.summary(), run=run)
 
 
 def _explanation(case: Case) -> Explanation:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from inferometer.scoring.sides import load_name
+
 SCHEMA = "inferometer/explanation/1"
 
 IDEAL = "ideal: weights read once"
@@ -113,9 +115,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def load(self) -> str:
         """``C=64``, ``2/s`` or ``replay``."""
-        if self.request_rate is not None:
-            return f"{self.request_rate:g}/s"
-        return "replay" if self.concurrency is None else f"C={self.concurrency}"
+        return load_name(self.concurrency, self.request_rate)
 
     @property
     def measured_tok_per_s(self) -> float:

@@ -243,7 +243,7 @@ class Forecast:
         from inferometer.steptime.roofline import roofline
 
         roof = roofline(self.arm.deployment, context_tokens=round((self.prompt_tokens + self.mean_tokens) / 2))
-        return math.floor(3 + 2 * roof.decode_floor_s / roof.prefill_floor_s(round(self.prompt_tokens))) + 1
+        return roof.ttft_knee(self.prompt_tokens)
 
     def requests_held(self, pool_tokens: float) -> int:
         """Requests of the mean prompt and output that pools of so many tokens hold, over all replicas."""

@@ -81,11 +81,17 @@ def calibrate_live(
     Traceback (most recent call last):
     inferometer.errors.InputError: cannot calibrate: one page says nothing; take a second one later
     """
-    runs, found = live_runs(pages, model), []
+    runs, found, refused = live_runs(pages, model), [], []
     for arrangement in ARRANGEMENTS:
-        each = [_arranged(run, arrangement) for run in runs]
-        profile = calibrate(each, dep, fit=fit, prefix_hit_rate=prefix_hit_rate, leave_one_out=len(runs) > 2, name=name)
-        found.append((_misfit(profile, dep), arrangement, profile))
+        each, others = [_arranged(run, arrangement) for run in runs], len(runs) > 2
+        try:
+            profile = calibrate(each, dep, fit=fit, prefix_hit_rate=prefix_hit_rate, leave_one_out=others, name=name)
+        except InputError as fault:  # a load so arranged may tell nothing, and the other all the same
+            refused.append(fault)
+        else:
+            found.append((_misfit(profile, dep), arrangement, profile))
+    if not found:
+        raise refused[0]
     _, arrangement, best = min(found, key=lambda each: each[0])
     note = f"requests are taken to come {ARRANGEMENTS[arrangement]}, which fits better than the other way"
     return msgspec.structs.replace(best, coarse=COARSE, notes=[note, *best.notes])

@@ -156,12 +156,14 @@ def hit_rate(run: Run, summary: Summary) -> float | None:
     stated = run.meta.stated.get("prefix_hit_rate")
     if stated is not None:
         return float(stated)
-    queries = run.meta.counters.get("prefix_cache_queries")
-    hits = run.meta.counters.get("prefix_cache_hits")
-    if queries and hits is not None:
+    from inferometer.benchmark.fitness import prompt_tokens_cached  # with its client, so slow to import
+
+    hits, queries = prompt_tokens_cached(run) or (0.0, 0.0)
+    if queries:
         return hits / queries
     off = run.meta.server.get("prefix_caching") is False
-    return 0.0 if off or (queries == 0 and run.meta.counters.get("prompt_tokens")) else None
+    none_asked = run.meta.counters.get("prefix_cache_queries") == 0 and run.meta.counters.get("prompt_tokens")
+    return 0.0 if off or none_asked else None
 
 
 def _served(run: Run) -> pl.DataFrame | None:

@@ -18,6 +18,7 @@ from inferometer.errors import InputError
 from inferometer.records.metrics import PerRequest, Stat
 from inferometer.records.run import OWN_CLOCK, Run
 from inferometer.scoring.likeness import mean_tokens
+from inferometer.scoring.loads import hit_rate
 from inferometer.sim.policies import ENGINE_POLICY, policy_named
 from inferometer.sim.rules import RECORD_S
 from inferometer.sim.simulate import Engine, deal, engine_rules, fitting_memory, refusals
@@ -82,6 +83,8 @@ def measured_points(
     lengths: tuple[int, int] | None = None,
 ) -> list[Measured]:
     """Every run made ready, or one `InputError` that says which run lacks what."""
+    if prefix_hit_rate is not None and not 0 <= prefix_hit_rate <= 1:
+        raise InputError("prefix_hit_rate", prefix_hit_rate, "a share from 0 to 1")
     each = [deployments] * len(runs) if isinstance(deployments, Deployment) else list(deployments)
     if len(each) != len(runs):
         raise InputError("dep", f"{len(each)} deployments", f"one, or as many as there are runs, {len(runs)}")
@@ -102,10 +105,10 @@ def _distinct(names: list[str]) -> list[str]:
     return [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
-def _lacks(run: Run, dep: Deployment, hit_rate: float | None, lengths: tuple[int, int] | None) -> list[str]:
+def _lacks(run: Run, dep: Deployment, given_rate: float | None, lengths: tuple[int, int] | None) -> list[str]:
     """What must be known of a run and is not, a clause each."""
     name, missing = run_label(run), []
-    if known_hit_rate(run, dep) is None and hit_rate is None:
+    if known_hit_rate(run, dep) is None and given_rate is None:
         missing.append("its prefix-cache hit rate (join the server's metrics, or give prefix_hit_rate)")
     if token_budget(run, dep) is None:
         missing.append("max_num_batched_tokens (join the server's log, or set the flag of the deployment)")
@@ -124,18 +127,10 @@ def _lacks(run: Run, dep: Deployment, hit_rate: float | None, lengths: tuple[int
 def known_hit_rate(run: Run, dep: Deployment) -> float | None:
     """Prompt tokens found in the prefix cache over prompt tokens; None where nothing says.
 
-    In this order: the requests' own cached tokens, the server's counters, what the source states, and 0 where the
-    server's flags, its log or the deployment say that it caches no prefixes.
+    As `loads.hit_rate`, and 0 where the server's flags, its log or the deployment say that it caches no prefixes.
     """
-    summary, counters = run.summary(), run.meta.counters
-    if summary.prefix_hit_rate is not None:
-        return summary.prefix_hit_rate
-    queries, hits = counters.get("prefix_cache_queries"), counters.get("prefix_cache_hits")
-    if queries:
-        return (hits or 0.0) / queries
-    if (cached := counters.get("cached_prompt_tokens")) is not None and (total := counters.get("prompt_tokens")):
-        return cached / total
-    return 0.0 if _no_prefix_cache(run, dep) else None
+    found = hit_rate(run, run.summary())
+    return 0.0 if found is None and _no_prefix_cache(run, dep) else found
 
 
 def _no_prefix_cache(run: Run, dep: Deployment) -> bool:
@@ -187,10 +182,11 @@ def _sends_known(run: Run) -> bool:
 
 # ---------------------------------------------------------------- making a run ready
 def _measured(
-    name: str, run: Run, dep: Deployment, hit_rate: float | None, lengths: tuple[int, int] | None
+    name: str, run: Run, dep: Deployment, given_rate: float | None, lengths: tuple[int, int] | None
 ) -> Measured:
-    known = known_hit_rate(run, dep)
-    rate = hit_rate if hit_rate is not None else known or 0.0
+    # what the run itself says stands over what is given, and that over what its flags let one suppose
+    rates = (hit_rate(run, run.summary()), given_rate, known_hit_rate(run, dep))
+    rate = next((rate for rate in rates if rate is not None), 0.0)
     served, notes = as_served(run, dep)
     workload, counted = _rebuilt(run, rate) if run.requests.height else _from_means(run, rate, lengths)
     prompt, output = np.asarray(workload.prompt_tokens), np.asarray(workload.output_tokens)

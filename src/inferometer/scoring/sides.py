@@ -18,7 +18,7 @@ import msgspec
 from inferometer.prediction.claims import Claim
 from inferometer.prediction.predict import PredictedArm, Prediction, memory_dict
 from inferometer.prediction.sealed import Sealed, SealedArm, read_sealed
-from inferometer.prediction.verification import Verification
+from inferometer.prediction.verification import FAMILY, Verification
 from inferometer.records.metrics import Summary
 from inferometer.records.run import Run
 from inferometer.scoring.likeness import same_model
@@ -249,12 +249,15 @@ def _short_loads(sides: Sequence[Side]) -> Iterator[str]:
 
 
 def prediction_file(path: str) -> bool:
-    """Whether this is a file of a prediction, sealed or not: JSON whose ``schema`` starts so."""
+    """Whether this is a file of a prediction, sealed or not: JSON whose ``schema`` starts so, or was JSON once."""
     file = Path(path)
     if file.suffix != ".json" or not file.is_file():
         return False
     try:
-        document = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
+        content = file.read_bytes()
+        document = msgspec.json.decode(content, type=dict[str, Any])
+    except OSError:
         return False
-    return str(document.get("schema", "")).startswith("inferometer/prediction")
+    except msgspec.DecodeError:
+        return f'"{FAMILY}'.encode() in content
+    return str(document.get("schema", "")).startswith(FAMILY)

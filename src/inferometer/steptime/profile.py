@@ -24,6 +24,8 @@ from inferometer.steptime.efficiencies import Bound, Efficiencies, constants, ef
 
 NINETY_PERCENT = 1.645
 """Standard errors either side of a fitted constant that hold 90 % of a normal distribution."""
+MOST_ERROR = 100.0
+"""A standard error of more times its constant says nothing, and its range is no number."""
 FORMAT = "inferometer/profile/1"
 
 
@@ -85,8 +87,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if set(self.stderr) != set(self.params):
             raise InputError("profile.stderr", sorted(self.stderr), f"the names of params: {sorted(self.params)}")
         for name, value in self.stderr.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"profile.stderr.{name}", value, "a number of at least 0")
+            if not 0 <= value <= MOST_ERROR * self.params[name]:
+                raise InputError(f"profile.stderr.{name}", value, f"from 0 to {MOST_ERROR:g} times the constant")
 
     def interval(self, name: str) -> tuple[float, float]:
         """Low and high of a fitted constant: 1.645 standard errors of its logarithm either side (90 %)."""
@@ -120,7 +122,8 @@ def round_to(value: float, digits: int = 3) -> float:
 def impossible(profile: Profile) -> list[str]:
     """The fitted constants that are more than all of the chip's peak: such a fit is of something else.
 
-    >>> impossible(Profile(name="", chip="", model="", engine="", params={"mfu": 2.3, "step_s": 3.0}, stderr={}))
+    >>> fitted, errors = {"mfu": 2.3, "step_s": 3.0}, {"mfu": 0.1, "step_s": 0.1}
+    >>> impossible(Profile(name="mine", chip="l4", model="m", engine="vllm", params=fitted, stderr=errors))
     ['mfu']
     """
     return [name for name, value in profile.params.items() if not name.endswith("_s") and value > 1]

@@ -104,6 +104,13 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
         """Least time to compute a prompt: ``2 P tokens / F``."""
         return self.flops_per_token * tokens / self.flops_per_s
 
+    def ttft_knee(self, prompt_tokens: float) -> int:
+        """Least C with ``(C - 1) x prefill floor > 2 x (prefill floor + decode floor)``.
+
+        Of a wave of C prompts, sent at once and computed one after another, the last waits twice as long as the median.
+        """
+        return math.floor(3 + 2 * self.decode_floor_s / self.prefill_floor_s(round(prompt_tokens))) + 1
+
     def share_of_ceiling(self, tok_per_s: float, batch: float = 1) -> float:
         """A measured throughput over the ceiling of that batch with the KV cache left out, ``BW B / W``.
 

@@ -73,3 +73,9 @@ def test_the_written_text_is_read_back_as_it_was():
 def test_numbers_that_cannot_be_sealed(value: float):
     with pytest.raises(InputError, match=r"study\.workload\[1\]"):
         plain({"study": {"workload": [1, value]}})
+
+
+@pytest.mark.parametrize("number", ["1e-99999999999999999999", "0e99999999999999999999"])
+def test_an_exponent_that_no_number_has_is_a_fault(number: str):
+    (fault,) = read(f'{{"a": {number}}}').faults
+    assert "digits that its double does not keep" in fault

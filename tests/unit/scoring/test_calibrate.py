@@ -13,6 +13,7 @@ import pytest
 import inferometer as im
 from inferometer.errors import InputError, UnknownNameError
 from inferometer.records.run import Run, RunMeta, make_run
+from inferometer.scoring.fitting import fit
 from inferometer.steptime.costs import SheetModel
 from inferometer.steptime.efficiencies import efficiencies
 
@@ -285,3 +286,64 @@ def test_noise_is_what_the_figures_scatter_by():
         assert sent is not None
     found = im.calibrate(runs, DEP, leave_one_out=False)
     assert 0.02 < found.noise["tpot"] < 0.06
+
+
+def test_a_constant_without_effect_is_not_told():
+    jacobian, figures = np.array([[1.0, 0.0], [2.0, 0.0], [1.5, 0.0]]), np.array([0.1, 0.21, 0.14])
+    found = fit(lambda logs: jacobian @ logs - figures, 2, ["tpot"] * 3)
+    assert np.isfinite(found.plain_errors).tolist() == [True, False]
+    assert found.correlations[0, 1] == 0
+
+
+def test_one_constant_alone_is_refused_where_the_figures_do_not_tell_it():
+    # TPOTs that scatter by 5 %, of steps in which a sequence's own time is about 1 %
+    runs = [
+        make_run(
+            RunMeta(
+                kind="imported",
+                concurrency=users,
+                server=KNOWN,
+                stated={"tpot_s.mean": tpot_s, "prompt_tokens": 160.0, "output_tokens": 160.0, "completed": 10.0},
+            )
+        )
+        for users, tpot_s in ((1, 0.0111), (2, 0.0117), (4, 0.0110), (5, 0.0116))
+    ]
+    with pytest.raises(InputError, match=r"the figures do not tell sequence_s: its standard error would be \d+% of it"):
+        im.calibrate(runs, DEP, fit=["sequence_s"], leave_one_out=False)
+
+
+KNOWN = {"prefix_caching": False, "max_num_batched_tokens": 2048}
+
+
+def test_answers_without_a_token_tell_nothing():
+    none = pl.lit(0, dtype=pl.Int64).alias("output_tokens")
+    run = SWEEP[1]
+    silent = make_run(run.meta, run.requests.with_columns(none))
+    with pytest.raises(InputError, match="lacks its prompt and output tokens"):
+        im.calibrate(as_measured(silent, server=KNOWN), DEP)
+
+
+def test_a_hit_rate_given_is_of_the_runs_that_do_not_say_theirs():
+    told = {"prefix_cache_queries": 100.0, "prefix_cache_hits": 0.0}
+    runs = [as_measured(run, counters=told) for run in SWEEP]
+    found = im.calibrate(runs, DEP, prefix_hit_rate=0.5, leave_one_out=False)
+    assert found.params["mfu"] == im.calibrate(runs, DEP, leave_one_out=False).params["mfu"]
+
+
+@pytest.mark.parametrize("rate", [1.5, -0.1, math.nan])
+def test_a_hit_rate_that_is_no_share(rate: float):
+    with pytest.raises(InputError, match="prefix_hit_rate"):
+        im.calibrate(SWEEP, DEP, prefix_hit_rate=rate)
+
+
+def test_runs_of_a_fit_are_known_again_though_all_share_a_name():
+    runs = [as_measured(run, name="mine", server=KNOWN) for run in SWEEP]
+    profile = im.calibrate(runs, DEP, leave_one_out=False)
+    study = {"model": "Qwen/Qwen3-8B", "chip": "a100-sxm4-80gb", "workload": {"concurrency": [1], "output_tokens": 8}}
+    prediction = im.predict(study, profile=profile)
+    subject = im.score(prediction, runs[0]).of
+    assert subject is not None
+    assert subject.in_sample
+    other = im.score(prediction, as_measured(simulated(1, prompt=300), name="mine")).of
+    assert other is not None
+    assert not other.in_sample

@@ -79,7 +79,7 @@ def test_pages_of_a_real_server():
 
 
 def test_a_server_that_is_watched():
-    with serve(DEP, time_scale=0.25) as url, ThreadPoolExecutor(4) as pool:
+    with serve(DEP) as url, ThreadPoolExecutor(4) as pool:
         answered, enough = Event(), Event()
         users = [pool.submit(_user, url, answered, enough) for _ in range(4)]
         try:

@@ -231,3 +231,19 @@ def test_what_is_not_allowed(field: str, value: float) -> None:
         compare(run, run, **cast("dict[str, Any]", {field: value}))
     with pytest.raises(InputError, match="nothing is in A"):
         compare([], run)
+
+
+def test_gaps_are_their_requests_where_there_are_as_many_gaps_as_requests():
+    columns: dict[str, Any] = {"sent_s": [0.0, 2.0], "end_s": [1.0, 5.0], "output_tokens": [1, 3]}
+    times = TokenTimes(offsets=np.array([0, 1, 4]), times_s=np.array([1.0, 3.0, 4.0, 5.0]))
+    run = make_run(RunMeta(kind="measured", concurrency=1), columns, token_times=times)
+    gaps, batch = batches.Batches.of([run]).values(lambda each: each.itl)
+    assert (gaps.tolist(), batch.tolist()) == ([1.0, 1.0], [1, 1])
+
+
+def test_where_a_repeat_has_a_0_the_interval_is_not_said_to_be_of_repeats():
+    run = im.simulate(DEP, closed(2, 40))
+    still = make_run(RunMeta(kind="imported", concurrency=2, stated={"ttft_s.mean": 0.0}))
+    found = compare([run] * 3, [run, run, still])
+    row = next(row for row in found.rows if row.metric == "ttft_ms.mean")
+    assert (row.by, "B: only aggregates" in row.reason) == ("", True)

@@ -16,7 +16,7 @@ from inferometer.errors import InputError
 from inferometer.records.run import Run, RunMeta, make_run
 from inferometer.scoring import explanation as ex
 from inferometer.scoring.counterfactuals import ALL, PROMPTS, Counterfactuals, measured_pool, real_efficiencies
-from inferometer.scoring.loads import idle_s, rebuild
+from inferometer.scoring.loads import hit_rate, idle_s, rebuild
 from inferometer.steptime.costs import sheet_costs
 from shared import shared
 
@@ -300,3 +300,9 @@ def test_a_real_engine_is_explained_within_ten_per_cent() -> None:
 def rebuilt_idle(sweep: ex.SweepExplanation) -> float:
     """Seconds that the client left a slot empty, of the largest point, from its note."""
     return float(sweep.at(32).step(ex.CLIENT).note.split("empty ")[1].split(" ms")[0]) / 1e3
+
+
+def test_the_hit_rate_of_a_server_that_counts_cached_prompt_tokens():
+    counters = {"prompt_tokens": 200.0, "cached_prompt_tokens": 50.0}
+    run = make_run(RunMeta(kind="measured", counters=counters))
+    assert hit_rate(run, run.summary()) == 0.25

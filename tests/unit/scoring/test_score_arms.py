@@ -226,3 +226,8 @@ def test_a_sealed_file_gives_the_same_rows(prediction: im.Prediction, tmp_path: 
     mine = {(row.metric, row.concurrency): (row.predicted, row.low, row.high) for row in fresh.rows}
     theirs = {(row.metric, row.concurrency): (row.predicted, row.low, row.high) for row in read.rows}
     assert theirs == {key: pytest.approx(value) for key, value in mine.items()}
+
+
+def test_littles_law_is_not_asked_of_users_who_pause():
+    pausing = {"workload": {"think_time_s": 2.0}}
+    assert score(stated(8, pausing, littles_law=0.4), stated(8, pausing, littles_law=0.4)).arms[0].littles_law == ()

@@ -94,3 +94,17 @@ def test_claims_are_read_from_a_sealed_file(prediction: im.Prediction, tmp_path:
 def test_a_partial_sweep(prediction: im.Prediction):
     rows = {row.claim: row for row in score(prediction, measured()[:3]).claims}
     assert rows["output_tok_per_s@64"].reason == "that point was not measured"
+
+
+def test_who_was_closer_to_a_measured_0():
+    row = ClaimRow(
+        claim="preemptions@64",
+        claimed=3.0,
+        predicted=500.0,
+        measured=0.0,
+        known=True,
+        error_pct=None,
+        model_error_pct=None,
+    )
+    assert row.closer == "claim"
+    assert msgspec.structs.replace(row, claimed=600.0).closer == "model"

@@ -14,6 +14,7 @@ import inferometer as im
 from inferometer.records.run import Run, RunMeta, make_run
 from inferometer.scoring.score import score
 from inferometer.scoring.seals import began, duration
+from inferometer.scoring.sides import prediction_file
 
 STUDY = {"arm": [], "workload.concurrency": [1, 2], "workload.output_tokens": 16}
 
@@ -127,3 +128,28 @@ def test_when_a_run_began():
 )
 def test_durations_in_words(time_s: float, words: str):
     assert duration(time_s) == words
+
+
+def test_a_start_that_is_no_time_in_seconds_is_none(sealed: Path):
+    milliseconds = seconds(sealed) * 1000 + 60_000
+    assert score(sealed, measured(1, started_unix_s=milliseconds)).seal.state == "undated"
+    at = datetime.fromtimestamp(seconds(sealed) + 60, UTC).isoformat()
+    assert score(sealed, measured(1, started_unix_s=milliseconds, created=at)).seal.state == "sealed"
+
+
+def test_a_start_whose_zone_was_assumed_is_said_to_be(sealed: Path, tmp_path: Path):
+    soon = datetime.fromtimestamp(seconds(sealed) + 7200, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
+    table = tmp_path / "sweep.csv"
+    table.write_text(f"concurrency,output_tok_per_s,started\n1,90,{soon}\n")
+    assert "without a zone, so read in UTC" in score(sealed, im.load(table)).seal.sentence
+    table.write_text(f"concurrency,output_tok_per_s,started\n1,90,{soon}Z\n")
+    assert "zone" not in score(sealed, im.load(table)).seal.sentence
+
+
+def test_a_sealed_file_that_is_json_no_longer_is_still_a_predictions(sealed: Path, tmp_path: Path):
+    assert prediction_file(str(sealed))
+    sealed.write_text(sealed.read_text()[:-9])
+    assert prediction_file(str(sealed))
+    other = tmp_path / "other.json"
+    other.write_text('{"schema": "inferometer/score/1"')
+    assert not prediction_file(str(other))

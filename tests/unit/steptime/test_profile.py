@@ -96,6 +96,7 @@ def test_constants_that_do_not_exist(changes: dict[str, Any]):
         {"params": {"mfu": math.nan}, "stderr": {"mfu": 0.1}},
         {"params": {"mfu": 0.5}, "stderr": {}},
         {"params": {"mfu": 0.5}, "stderr": {"mfu": -1.0}},
+        {"params": {"mfu": 0.5}, "stderr": {"mfu": 1000.0}},
     ],
 )
 def test_figures_that_mean_nothing(changes: dict[str, Any]):
