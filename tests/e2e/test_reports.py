@@ -16,7 +16,8 @@ COMMITTED = ROOT / "docs/reports"
 
 def make_reports() -> Any:
     spec = importlib.util.spec_from_file_location("make_reports", ROOT / "scripts/make_reports.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
