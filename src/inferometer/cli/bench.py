@@ -227,7 +227,7 @@ class _Job:
     def status(self) -> int:
         """1 where something failed, cannot be trusted, is not whole, or was looked for and not found."""
         bad = any(run.meta.unfit or run.meta.partial or self._failing(run) for run in self.runs)
-        missed = self.hunted is not None and self.hunted.found is None and self.hunted.predicted is not None
+        missed = self.hunted is not None and (self.hunted.found is None) != (self.hunted.predicted is None)
         return int(bad or missed or (self.found is not None and self.found.level is None))
 
     def _failing(self, run: Run) -> bool:

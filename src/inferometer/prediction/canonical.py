@@ -90,7 +90,7 @@ def read(text: str) -> Reading:
         if not math.isfinite(value):
             faults.append(f"The number {_short(literal)} is too large for a double.")
         elif _exact(literal) != Decimal(repr(value)):
-            faults.append(f"The number {_short(literal)} has digits that its double does not keep: it was {value!r}.")
+            faults.append(f"The number {_short(literal)} has digits that no double keeps: it reads as {value!r}.")
         return value
 
     def whole(literal: str) -> float:

@@ -128,18 +128,17 @@ def _verified_file(path: Path, reading: Reading, wanted: str | None) -> Verifica
         raise InputError.because(f"{path}: not sealed; inferometer predict STUDY --seal writes a sealed prediction")
     seal, ink = _table(seal), _table(ink)
     computed, wrong = _computed(document)
-    faults = [*faults, *wrong]
-    if document:
-        faults += _disagreements(seal, ink, computed)
+    # the hash's verdict first: what hides in the text is a detail of it
+    found = [*wrong, *(_disagreements(seal, ink, computed) if document else ()), *dict.fromkeys(faults)]
     if wanted and not computed.startswith(wanted):
-        faults.append(f"Its SHA-256 is {computed or 'not to be had'}, not {wanted}, which was written down.")
+        found.append(f"Its SHA-256 is {computed or 'not to be had'}, not {wanted}, which was written down.")
     return Verification(
         path=path,
-        ok=not faults,
+        ok=not found,
         sha256=computed,
         time=str(ink.get("time", "")),
         previous=ink.get("previous") if isinstance(ink.get("previous"), str) else None,
-        faults=tuple(faults),
+        faults=tuple(found),
         notes=(str(ink["clock"]),) if ink.get("clock") else (),
     )
 

@@ -23,6 +23,8 @@ def report(found: Comparison, console: Console) -> None:
     for line in found.differs:
         say(console, f"   {line}", style=FAINT)
     say(console)
+    for each in found.notes:
+        say(console, f"Not alike: {each}.", style=BAD)
     say(console, answer(found), style=BAD if found.verdict == "worse" else "")
     say(console)
     shown = rows_shown(found)
@@ -48,7 +50,10 @@ def answer(found: Comparison) -> str:
     if found.verdict == "cannot tell":
         widest = max((row for row in found.headline if row.low_pct is not None), key=_width, default=None)
         if widest is None:
-            return "Cannot tell A from B: no headline change has an interval."
+            known = [row for row in found.headline if row.change_pct is not None]
+            largest = max(known, key=lambda row: abs(row.change_pct or 0.0), default=None)
+            told = f"; the largest is {_change(largest)}" if largest else ""
+            return f"Cannot tell A from B: no headline change has an interval{told}."
         return f"Cannot tell A from B: no headline change is beyond chance; the widest is {_change(widest)}."
     decisive = [row for row in found.headline if row.verdict == found.verdict]
     decisive.sort(key=lambda row: -abs(row.change_pct or 0.0))
@@ -130,4 +135,4 @@ def _grouped_reasons(rows: Sequence[Change]) -> list[str]:
 
 
 def _unlike(found: Comparison) -> list[str]:
-    return [f"Not compared: {each}." for each in found.unmatched] + [f"Note: {each}." for each in found.notes]
+    return [f"Not compared: {each}." for each in found.unmatched]

@@ -156,7 +156,8 @@ def compare(
             record, else B's.
 
     Raises:
-        InputError: nothing on one side; no load that both have; a confidence or margin that is not allowed.
+        InputError: nothing on one side; no load that both have (of one load a side, whatever it is, the two are
+            compared, and the notes say how they differ); a confidence or margin that is not allowed.
 
     >>> import inferometer as im
     >>> model, chip = im.model("Qwen/Qwen3-8B"), im.chip("a100-sxm4-80gb")

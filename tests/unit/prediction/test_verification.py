@@ -265,3 +265,14 @@ def test_sealing_goes_on_after_a_file_that_was_changed(small: im.Prediction, cha
     chain[-1].write_text(chain[-1].read_text().replace('"concurrency": 1', '"concurrency": 2', 1))
     chain[1].write_text("torn {")
     assert contents(small.seal(chain[0].parent.parent))["ink"]["previous"] == named
+
+
+def test_the_hashs_verdict_comes_first_and_each_fault_once(tmp_path: Path):
+    path = im.predict("demo", overrides=["workload.concurrency=[1]", "workload.output_tokens=8"]).seal(tmp_path)
+    number = re.search(r"\d\.\d{15,}", path.read_text())
+    assert number is not None
+    path.write_text(path.read_text().replace(number[0], number[0] + "123"))
+    faults = im.verify(path).faults
+    assert len(faults) == len(set(faults))
+    path.write_text(path.read_text().replace('"output_tok_per_s": ', '"output_tok_per_s": 1', 1))
+    assert im.verify(path).faults[0].startswith("It is not what was sealed")

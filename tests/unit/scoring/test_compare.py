@@ -145,7 +145,9 @@ def test_stated_aggregates_have_a_change_and_no_verdict() -> None:
     assert (rate.low_pct, rate.verdict) == (None, "cannot tell")
     assert rate.reason == "both: only aggregates are stated"
     assert found.verdict == "cannot tell"
-    assert answer(found) == "Cannot tell A from B: no headline change has an interval."
+    assert answer(found) == (
+        "Cannot tell A from B: no headline change has an interval; the largest is out tok/s +100 % at C=8."
+    )
 
 
 def test_too_few_requests_for_a_p99_are_said() -> None:
