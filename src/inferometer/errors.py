@@ -9,6 +9,8 @@
         ├── ConfigError              a model's config.json that lacks or contradicts what is needed
         ├── FormatError              a file that is not what an importer or the store expects
         └── DoesNotFitError          asked to run a deployment whose weights leave no KV cache
+
+    InferometerWarning (a UserWarning)   what was done all the same, but not as one would think; one line a warning
 """
 
 from __future__ import annotations
@@ -80,3 +82,17 @@ class FormatError(InputError):
 
 class DoesNotFitError(InputError):
     """A deployment whose weights and working memory leave no room for a KV cache."""
+
+
+class InferometerWarning(UserWarning):
+    """What was done all the same, though its reader may expect more: a file passed over, a column that is not read.
+
+    Raised with `warnings.warn`, so that it can be silenced, recorded or made an error as any other.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     warnings.simplefilter("always")
+    ...     warnings.warn("sweep/c64.json is passed over", InferometerWarning, stacklevel=2)
+    >>> str(said[0].message)
+    'sweep/c64.json is passed over'
+    """

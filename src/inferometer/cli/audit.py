@@ -27,7 +27,8 @@ EXAMPLES = """Examples:
 def audit(
     *measured: str,
     study: Annotated[
-        str | None, Parameter(group=STUDY, help="Study file or packaged study: what is said to have served.")
+        str | None,
+        Parameter(group=STUDY, help="Study file, packaged study or a prediction's file: what is said to have served."),
     ] = None,
     server: ServerSide = ServerSide(),  # noqa: B008
     overrides: Overrides = (),
@@ -59,7 +60,8 @@ def audit(
         print(findings.verdict(found, len(runs)))
     else:
         words = study_words(study, flags, overrides) if study else ""
-        findings.findings(found, console, points=len(runs), measured=measured, study=words, known=known is not None)
+        given = (*measured, *server.words())
+        findings.findings(found, console, points=len(runs), measured=given, study=words, known=known is not None)
     return int(any(finding.severity == "spoils" for finding in found))
 
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from inferometer.cli.measured import ServerSide, measured_runs
-from inferometer.cli.options import Output, Overrides, Seed, Storage, StudyFlags, read_study
+from inferometer.cli.options import (
+    Output,
+    Overrides,
+    Seed,
+    Storage,
+    StudyFlags,
+    read_study,
+    served_source,
+    study_words,
+)
 from inferometer.cli.output import print_json, progress
 from inferometer.errors import InputError
 
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
     from inferometer.scoring.explanation import SweepExplanation
     from inferometer.specs.study import Arm, Study
     from inferometer.specs.workload import Workload
+    from inferometer.steptime.profile import Profile
 
 EXAMPLES = """Examples:
   inferometer explain study.toml sweep.csv
@@ -49,19 +59,21 @@ def explain(
     Parameters
     ----------
     study
-        Study file, or the name of a packaged study: what was served. Its points tell the
-        lengths of runs that state only aggregates.
+        Study file, the name of a packaged study, or a prediction's file, sealed or not: what was
+        served. Its points tell the lengths of runs that state only aggregates. A prediction's own
+        calibration is taken too, unless --profile is given.
     measured
         Result files, folders, globs, or ids of runs in the store: the points of one sweep.
     """
     from inferometer.report import terminal
 
-    read = read_study(study, StudyFlags(), overrides)
+    source, kept = served_source(study)
+    read = read_study(source, StudyFlags(), overrides)
     if not measured:
         raise InputError.because("nothing measured: give a result file, a folder, or a run's id after the study")
     runs = measured_runs(measured, storage.store, server)
     with progress("Explaining", show=not output.quiet) as tick:
-        found = _explained(read, runs, profile, seed, tick)
+        found = _explained(read, runs, profile or kept, seed, tick)
     if not any(True for sweep in found.values() for e in sweep if concurrency in (None, e.concurrency)):
         next(iter(found.values())).at(concurrency)  # raises, naming the points there are
     console = terminal.make_console()
@@ -73,8 +85,8 @@ def explain(
     else:
         for name, sweep in found.items():
             _show(read.arm(name), sweep, concurrency, console, several=len(found) > 1)
-        runs_given = shlex.join(measured)
-        fit = f"inferometer calibrate {runs_given} --study {study} -o profile.toml"
+        runs_given, words = shlex.join([*measured, *server.words()]), study_words(study, StudyFlags(), overrides)
+        fit = f"inferometer calibrate {runs_given} --study {words} -o profile.toml"
         terminal.command(console, "Fit the constants to these runs:  ", fit)
     return 0
 
@@ -87,7 +99,7 @@ def document(found: dict[str, SweepExplanation]) -> dict[str, Any]:
 
 
 def _explained(
-    study: Study, runs: list[Run], profile: str | None, seed: int | None, tick: Any
+    study: Study, runs: list[Run], profile: Profile | str | None, seed: int | None, tick: Any
 ) -> dict[str, SweepExplanation]:
     """The runs of each arm explained, by its name; a run that names no arm is of the base."""
     from inferometer.scoring.explain import explain_sweep

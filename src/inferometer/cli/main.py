@@ -1,8 +1,8 @@
 """The program: its commands, and what its exit status means.
 
 0 fine; 1 a tolerance was missed, a model does not fit, or a measurement failed or is unfit; 2 bad input, with one line
-on standard error; 130 interrupted; 141 the reader of standard output left before the end, as a program that SIGPIPE
-ends has it.
+on standard error, where a warning takes one too; 130 interrupted; 141 the reader of standard output left before the
+end, as a program that SIGPIPE ends has it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from typing import Any
 
 from cyclopts import App, CycloptsError, Parameter
 
 from inferometer import __version__
-from inferometer.errors import InferometerError
+from inferometer.errors import InferometerError, InferometerWarning
 
 NAME = "inferometer"
 
@@ -78,6 +80,11 @@ INTERRUPTED, READER_LEFT = 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of ``argv`` (None: of the process) and return its exit status; user errors take one line."""
+    with _warnings_on_a_line():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     tokens = list(sys.argv[1:] if argv is None else argv)
     try:
         status = int(program(tokens[0] if tokens else None)(tokens, exit_on_error=False, print_error=False) or 0)
@@ -99,6 +106,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _warnings_on_a_line() -> Iterator[None]:
+    """Our warnings as lines of standard error, each once, while a command runs; others as Python shows them."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", InferometerWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, InferometerWarning):
+                usual(message, category, *place, **more)
+            elif (text := " ".join(str(message).split())) not in said:
+                said.add(text)
+                print(f"warning: {text}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 def _reader_left() -> int:

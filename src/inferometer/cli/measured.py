@@ -29,6 +29,11 @@ class ServerSide:
     ] = None
     server_log: Annotated[str | None, Parameter(help="The engine's log, to join to measured files.")] = None
 
+    def words(self) -> list[str]:
+        """As they are written on a command line."""
+        given = (("--metrics", self.metrics), ("--server-log", self.server_log))
+        return [word for flag, value in given if value is not None for word in (flag, value)]
+
 
 def measured_runs(given: Iterable[str], store: str | None, server: ServerSide = ServerSide()) -> list[Run]:
     """The runs of files, folders and globs, and those of the store whose ids are so or start so, joined to ``server``.

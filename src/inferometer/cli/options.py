@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from inferometer.errors import InputError
+from inferometer.errors import InferometerWarning, InputError
 
 if TYPE_CHECKING:
     from inferometer.specs.study import Study
+    from inferometer.steptime.profile import Profile
 
 COMMON = Group("Common", sort_key=3)
 STUDY = Group("Study by flags: over the file's, or without a file", sort_key=2)
@@ -130,8 +132,32 @@ def _words(name: str, value: Any) -> list[str]:
     return [flag, str(value)]
 
 
-def read_study(study: str | None, flags: StudyFlags, overrides: tuple[str, ...]) -> Study:
-    """The study of a command line: a file or a packaged study's name, flags over it, ``--set`` over both.
+def served_source(study: str | None) -> tuple[str | Mapping[str, Any] | None, Profile | None]:
+    """What a command line names as what served: a study as it is; of a prediction's file its study and its profile.
+
+    Warns where the prediction was changed after it was sealed. Raises `InputError` for a prediction that cannot be
+    read.
+    """
+    from inferometer.scoring.sides import prediction_file
+
+    if study is None or not prediction_file(study):
+        return study, None
+    import msgspec
+
+    from inferometer.prediction.sealed import read_sealed
+    from inferometer.steptime.profile import Profile
+
+    read = read_sealed(study)
+    if read.verification is not None and not read.verification.ok:
+        what = f"{study}: not what was sealed ({'; '.join(read.verification.faults)}); its study is taken as it stands"
+        warnings.warn(what, InferometerWarning, stacklevel=2)
+    kept = read.document.get("profile")
+    table = {"name": read.document.get("name", "study"), **read.document["study"]}
+    return table, msgspec.convert(kept, Profile) if kept else None
+
+
+def read_study(study: str | Mapping[str, Any] | None, flags: StudyFlags, overrides: tuple[str, ...]) -> Study:
+    """The study of a command line: a file, a packaged study's name or a table, flags over it, ``--set`` over both.
 
     Raises `InputError` where there is neither a file nor a model, and for whatever is wrong with the study.
     """
@@ -152,6 +178,8 @@ def read_study(study: str | None, flags: StudyFlags, overrides: tuple[str, ...])
 def read_served(study: str | None, flags: StudyFlags, overrides: tuple[str, ...]) -> Study | None:
     """What is said to have served; None where nothing is said. The load of a study by flags alone does not matter.
 
+    ``study``: a study, or a prediction's file, whose study is taken.
+
     Raises:
         InputError: flags without a study or a model, or what `read_study` raises.
     """
@@ -161,7 +189,7 @@ def read_served(study: str | None, flags: StudyFlags, overrides: tuple[str, ...]
         return None
     if study is None and flags.concurrency is None and flags.request_rate is None:
         flags = replace(flags, concurrency="1")
-    return read_study(study, flags, overrides)
+    return read_study(served_source(study)[0], flags, overrides)
 
 
 def _one_load(given: list[str]) -> None:

@@ -122,13 +122,15 @@ def _keep(card: Score, path: str | None) -> None:
 
 
 def _answer(card: Score, predicted: Prediction | Sealed, output: Output) -> None:
-    from inferometer.report import terminal
+    from inferometer.report import score_view, terminal
 
     if output.json:
         print_json(card.to_dict())
     elif output.quiet:
         print(terminal.verdict(card))
-        for line in ([card.seal.sentence] if card.seal.state in ("late", "broken") else []) + list(card.partial):
+        sealed = [card.seal.sentence] if card.seal.state in ("late", "broken") else []
+        fitted = [line] if (line := score_view.fitted_line(card)) else []
+        for line in (*sealed, *fitted, *card.partial):
             print(line, file=sys.stderr)
         for note in card.notes:
             print(f"not alike: {note}", file=sys.stderr)

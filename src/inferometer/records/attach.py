@@ -7,7 +7,9 @@ by the time of day that the result states, else by what both count (`records.ali
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -17,12 +19,13 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from inferometer.errors import InputError
+from inferometer.errors import InferometerWarning, InputError
 from inferometer.records.alignment import ZONE_STEP_S, Alignment, Floats, align, log_seen, pages_seen
 from inferometer.records.engine_log import EngineLog, read_log, server_columns
 from inferometer.records.metrics import PerRequest
 from inferometer.records.prometheus import ENGINES, GPU, Page, Replica, deltas, means
 from inferometer.records.run import OWN_CLOCK, Run
+from inferometer.specs.model_names import candidates
 
 NEAR_S = 5.0
 """Samples so long before the first request or after the last are not of the run, though counters may need them."""
@@ -57,8 +60,10 @@ def with_server(run: Run, pages: Run | str | Path | None = None, log: str | Path
     - ``meta.server``: what the log says (`EngineLog.facts`) and the pages' cache settings, under the same names;
     - ``meta.started_unix_s``, where the result did not have it.
 
-    Raises `InputError` where neither is given, and for pages that show other requests than the run's or lie at another
-    time; `FormatError` for a file that cannot be read.
+    Warns (`InferometerWarning`) of a log that has no line of the run's time: it may be the start-up's part only.
+
+    Raises `InputError` where neither is given, for pages that show other requests than the run's or lie at another
+    time, and for a log of another model; `FormatError` for a file that cannot be read.
 
     >>> from inferometer.records.run import RunMeta, make_run
     >>> run = make_run(RunMeta(kind="imported", started_unix_s=100.0), {"sent_s": [0.0], "end_s": [2.0]})
@@ -76,9 +81,11 @@ def with_server(run: Run, pages: Run | str | Path | None = None, log: str | Path
     start = _start(joined, seen, read)
     if seen is not None:
         _join_pages(joined, seen, start)
-    if read is not None:
+    if read is not None and log is not None:
+        if start.log_unix_s is None:
+            _refuse_other_model(run, read, Path(log))
         joined.meta.server |= read.facts()
-        _join_log(joined, read, start)
+        _join_log(joined, read, start, Path(log))
     if joined.meta.counters:
         joined.meta.server["means"] = means(joined.meta.counters)
     return joined
@@ -140,6 +147,41 @@ def _read_once(path: Path, year: int | None, version: tuple[int, int]) -> Engine
     if not log.facts():
         raise InputError.because(f"{path.name}: no line of a known engine; give the log of the server")
     return log
+
+
+def _refuse_other_model(run: Run, log: EngineLog, path: Path) -> None:
+    """A log whose steps are not the run's, and whose model has another name, is another server's."""
+    named = list(dict.fromkeys(_served_names(log)))
+    if not run.meta.model or not named or any(_same_model(run.meta.model, name) for name in named):
+        return
+    served = f"{named[0]} (served as {', '.join(named[1:])})" if named[1:] else named[0]
+    raise InputError.because(
+        f"{path.name}: the log is of a server of {served}, the run {_called(run)} is of {run.meta.model}; "
+        "give the log of the run's server"
+    )
+
+
+def _served_names(log: EngineLog) -> Iterator[str]:
+    """The model of a log as its server was given it, and the names under which that is asked for."""
+    stated = [log.model, log.flags.get("served_model_name"), log.config.get("served_model_name")]
+    for value in stated:
+        yield from (str(name) for name in (value if isinstance(value, list | tuple) else [value]) if name)
+
+
+def _same_model(one: str, other: str) -> bool:
+    """Whether two names or paths mean one model: folder, organisation, case and tuning suffixes ignored."""
+    names = [{name for name, _ in candidates(_plain_name(each))} for each in (one, other)]
+    return bool(names[0] & names[1])
+
+
+def _plain_name(given: str) -> str:
+    """A name without its folder; of a Hugging Face cache's path the one that it was downloaded by."""
+    cached = re.search(r"models--(?:[^/]+?--)?([^/]+)", given)
+    return cached[1] if cached else given.rstrip("/")
+
+
+def _called(run: Run) -> str:
+    return run.meta.name or run.meta.source or run.id
 
 
 def _copy(run: Run) -> Run:
@@ -256,18 +298,54 @@ def _page_facts(pages: _Pages) -> dict[str, Any]:
     return found | typed
 
 
-def _join_log(run: Run, log: EngineLog, start: _Start) -> None:
+def _join_log(run: Run, log: EngineLog, start: _Start, path: Path) -> None:
     """The log's lines of the run's time. Where its clock is another zone's, that is put right."""
     run.meta.notes += [note for note in log.notes if note not in run.meta.notes]
     if start.unix_s is None or run.meta.started_unix_s is None:
+        _warn_of_another_time(run, log, path, *_dated(run))
         return
     off = 0.0 if start.log_unix_s is None else start.log_unix_s - start.unix_s
     if abs(off) > LOG_SLACK_S:
         zones = round(off / ZONE_STEP_S) * ZONE_STEP_S
         off = zones if abs(off - zones) < LOG_SLACK_S else off
         run.meta.notes.append(f"the log's clock reads {off:+,.0f} s from the run's: put right")
-    if not add_log_lines(run, log, off if abs(off) > LOG_SLACK_S else 0.0) and (log.periodic or log.iterations):
+    if add_log_lines(run, log, off if abs(off) > LOG_SLACK_S else 0.0):
+        return
+    if log.periodic or log.iterations:
         run.meta.notes.append("the log has no line of the run's time: another run's, or written in another time zone")
+    _warn_of_another_time(run, log, path, start.unix_s + off, start.unix_s + off + start.end_s)
+
+
+def _dated(run: Run) -> tuple[float | None, float]:
+    """From when to when the run may have lasted by the time that it states: that of its start, or of its end."""
+    if ":" not in run.meta.created:
+        return None, 0.0
+    try:
+        at = datetime.fromisoformat(run.meta.created).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None, 0.0
+    lasted = run.summary().duration_s or 0.0
+    return at - lasted, at + lasted
+
+
+def _warn_of_another_time(run: Run, log: EngineLog, path: Path, start_unix_s: float | None, end_unix_s: float) -> None:
+    """Say that no line of the log is of the run's time; not where either's is unknown."""
+    first, last = log.first_unix_s, log.last_unix_s
+    if start_unix_s is None or first is None or last is None:
+        return
+    if first <= end_unix_s + LOG_SLACK_S and last >= start_unix_s - LOG_SLACK_S:
+        return
+    ran, logged = (f"{_told(low)} to {_told(high)}" for low, high in ((start_unix_s, end_unix_s), (first, last)))
+    warnings.warn(
+        f"{path.name}: no line of the log is of the time of run {_called(run)}: the run {ran}, the log {logged}; "
+        "it may be the start-up's part only, another start's, or written in another time zone",
+        InferometerWarning,
+        stacklevel=2,
+    )
+
+
+def _told(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")
 
 
 def add_log_lines(run: Run, log: EngineLog, clock_off_s: float = 0.0) -> bool:

@@ -43,6 +43,8 @@ def score(card: Score, console: Console, *, brief: bool = False, seal: bool = Tr
     for reason in card.partial:
         say(console, f"{reason}.", style=BAD)
     say(console, verdict(card), style="" if card.passed else BAD)
+    if told := fitted_line(card):
+        say(console, told)
     if card.missing:
         say(console, f"Predicted and not measured: {'; '.join(card.missing)}.")
     tables = list(_tables(card, brief=brief))
@@ -69,8 +71,10 @@ def verdict(card: Score) -> str:
     """How many figures are within the tolerance, and the worst error, in one sentence."""
     if not card.rows:
         return "Nothing to compare: no measured point is predicted, or none states a figure that is."
+    if not card.counted:
+        return "Nothing predicted to compare: the calibration was fitted to every point measured."
     within = sum(row.verdict == "ok" for row in card.counted)
-    points = [row for row in card.counted if row.of_point] or card.rows
+    points = [row for row in card.counted if row.of_point] or card.counted
     worst = max(points, key=lambda row: abs(row.error_pct or 0.0))
     text = f"{within} of {len(card.counted)} figures within {_tolerance(card)}"
     known = card.coverage
@@ -79,6 +83,23 @@ def verdict(card: Score) -> str:
     where = _where(worst)
     name = metric_name(worst.metric).removesuffix(" ms")
     return f"{text}; worst {signed(worst.error_pct)} %, {name}{f' at {where}' if where else ''}."
+
+
+def fitted_line(card: Score) -> str:
+    """Which points the calibration was fitted to, in one sentence; empty where none was."""
+    rows = [row for row in card.rows if row.fitted]
+    several = len({row.arm for row in card.rows}) > 1
+    loads = (f"{row.arm} at {_where(row)}" if several and row.arm else _where(row) for row in rows if row.of_point)
+    names = list(dict.fromkeys(name or "the point measured" for name in loads))
+    if not names:
+        return ""
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    sweep = ", as are the knees and goodput drawn through them" if any(not row.of_point for row in rows) else ""
+    missed = sum(row.verdict == "miss" for row in rows)
+    beyond = f" Of their figures {missed} are beyond {_tolerance(card)}." if missed else ""
+    verb = "were" if len(names) > 1 else "was"
+    text = f"{listed} {verb} fitted, not predicted: left out of the counts{sweep}.{beyond}"
+    return text[:1].upper() + text[1:]
 
 
 def _tolerance(card: Score) -> str:
@@ -113,6 +134,8 @@ def _tables(card: Score, *, brief: bool) -> Iterator[Grid]:
 def _how_to_read(card: Score) -> Iterator[str]:
     if any(row.of_point and (row.concurrency or row.request_rate) for row in card.rows):
         yield f"Error: (predicted - measured) / measured; ! is beyond {_tolerance(card)}."
+    if any(row.fitted for row in card.rows):
+        yield f"{FITTED} The calibration was fitted to it: in no count."
     if card.coverage["with_interval"]:
         yield "A range is the span of the model's constants, not a confidence interval."
 
@@ -132,11 +155,14 @@ def _row_grid(title: str, rows: Sequence[Row], card: Score) -> Grid:
         arm = [_clipped(row.arm or "", ARM_WIDTH)] if several else []
         bounds = "" if row.low is None else f"{_figure(row, row.low)}-{_figure(row, row.high)}"
         figures = (_figure(row, row.predicted), _figure(row, row.measured), signed(row.error_pct))
-        mark = Text("missed", style=BAD) if row.verdict == "miss" else "within"
+        star = FITTED if row.fitted else ""
+        mark = Text(f"missed{star}", style=BAD) if row.verdict == "miss" else f"within{star}"
         grid.add(metric_name(row.metric), *arm, *figures, mark, *([bounds] if ranges else []))
     return grid
 
 
+FITTED = "*"
+"""Marks what the calibration was fitted to."""
 SHOWN = 4
 """Metrics that fit side by side; one less where the arm stands before them."""
 PREFERRED = (
@@ -152,6 +178,7 @@ def _side_by_side(card: Score) -> Grid:
         if row.of_point:
             points.setdefault((row.arm, row.concurrency, row.request_rate), {})[row.metric] = row
     present = {metric for by_metric in points.values() for metric in by_metric}
+    fitted = {key for key, by_metric in points.items() if any(row.fitted for row in by_metric.values())}
     arms = len({arm for arm, *_ in points}) > 1
     preferred, most = (PREFERRED_OF_ARMS, SHOWN - 1) if arms else (PREFERRED, SHOWN)
     shown = [metric for metric in preferred if metric in present][:most]
@@ -160,10 +187,12 @@ def _side_by_side(card: Score) -> Grid:
         columns += [Column(header, group=metric_name(metric)) for header in ("pred.", "meas.", "err %")]
     grid = _grid("Sweep", columns)
     before: tuple[Any, ...] | None = None
-    for (arm, users, rate), by_metric in sorted(points.items(), key=_by_load) if arms else points.items():
+    for key, by_metric in sorted(points.items(), key=_by_load) if arms else points.items():
+        arm, users, rate = key
         cells = [cell for metric in shown for cell in _cells(by_metric.get(metric))]
         load = "" if arms and (users, rate) == before else load_name(users, rate)
-        grid.add(load, *([_clipped(arm or "", ARM_WIDTH)] if arms else []), *cells)
+        star = (FITTED if key in fitted else " ") if fitted else ""
+        grid.add(load + star, *([_clipped(arm or "", ARM_WIDTH)] if arms else []), *cells)
         before = (users, rate)
     return grid
 
@@ -370,7 +399,7 @@ def _closed_form(arm: ArmScore, knee: Knee) -> str:
 
 def _knee(knee: int | None, known: bool) -> str:
     if not known:
-        return "not seen"
+        return "not known"
     return "none" if knee is None else f"C={knee}"
 
 

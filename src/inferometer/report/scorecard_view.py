@@ -8,7 +8,7 @@ from rich.console import Console
 
 from inferometer.report.grid import Column, Grid, figure, signed
 from inferometer.report.terminal import FAINT, _clipped, _grid, metric_name, say, show
-from inferometer.scoring.scorecard import CeilingShare, Scorecard, Tally, Trust
+from inferometer.scoring.scorecard import CeilingShare, Scorecard, Tally
 
 
 def scorecard(card: Scorecard, console: Console) -> None:
@@ -29,21 +29,24 @@ def scorecard(card: Scorecard, console: Console) -> None:
 
 
 def trust_lines(card: Scorecard) -> list[str]:
-    """One sentence of how many predictions, and one of how far off nine in ten of their figures were."""
+    """One sentence of how many predictions, and one of how far off nine in ten of their figures were, and on what."""
     if not card.scores:
-        return ["No score is kept here yet: inferometer score keeps each one."]
-    several = "s" if card.predictions != 1 else ""
+        kept = sum(card.left_out.values()) or card.in_sample
+        return ["No score here counts yet." if kept else "No score is kept here yet: inferometer score keeps each one."]
     runs = f", {card.scores} scores" if card.scores != card.predictions else ""
-    first = f"{card.predictions} prediction{several} scored{runs}."
-    said = [_trusted(trust) for trust in card.trust if trust.p90_abs_error_pct is not None]
+    first = f"{_count(card.predictions, 'prediction')} scored{runs}."
+    said = [trust for trust in card.trust if trust.p90_abs_error_pct is not None]
     if not said:
-        return [first, "Too few points yet to say how far to trust the next one."]
-    whose = "the sealed predictions" if card.trusted != "all" else "all predictions, for too few are sealed"
-    return [first, f"How far to trust the next one, by nine in ten of {whose}: within {', '.join(said)}."]
+        return [first, "Too few figures yet to say how far to trust the next one."]
+    within = ", ".join(f"{figure(trust.p90_abs_error_pct)} % on {trust.kind}" for trust in said)
+    sealed = card.trusted != "all"
+    kind, few = ("sealed prediction", "") if sealed else ("prediction", "; too few are sealed to go by those alone")
+    rests = f"{_count(sum(trust.points for trust in said), 'figure')} of {_count(card.trusted_predictions, kind)}{few}"
+    return [first, f"How far to trust the next one: nine in ten were within {within} ({rests})."]
 
 
-def _trusted(trust: Trust) -> str:
-    return f"{figure(trust.p90_abs_error_pct)} % on {trust.kind}"
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 FIGURES = tuple(Column(name) for name in ("predictions", "figures", "mean |error| %", "bias %", "inside range"))
@@ -85,6 +88,8 @@ def _small_print(card: Scorecard) -> Iterator[str]:
     if card.scores:
         yield "Bias: mean of (predicted - measured) / measured. By chip, model, engine and seal: figures of points."
     if card.in_sample:
-        yield f"Left out: {card.in_sample} scores of runs that the calibration was fitted to."
+        yield f"Left out: {_count(card.in_sample, 'figure')} of points that the calibration was fitted to."
+    for reason, scores in card.left_out.items():
+        yield f"Left out: {_count(scores, 'score')}, {reason}."
     for each in card.unscored:
         yield f"Sealed and never scored: {each}."

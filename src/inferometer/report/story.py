@@ -10,7 +10,7 @@ from inferometer.report.blocks import Block, Bullets, Figure, Post, Section, Tab
 from inferometer.report.findings import verdict as audited
 from inferometer.report.grid import count, figure, signed
 from inferometer.report.material import Level, Material, arm_score, slo_words
-from inferometer.report.score_view import verdict
+from inferometer.report.score_view import fitted_line, verdict
 from inferometer.report.terminal import metric_name
 from inferometer.scoring.score import Row
 
@@ -109,7 +109,8 @@ def _number(material: Material) -> Iterator[Block]:
     if words:
         yield Text(words)
     if material.card is not None:
-        yield Text(f"Of everything compared, {_lower(verdict(material.card))}")
+        fitted = fitted_line(material.card)
+        yield Text(f"Of everything compared, {_lower(verdict(material.card))}{f' {fitted}' if fitted else ''}")
         yield from (Text(f"Not alike: {note}.") for note in material.card.notes)
     if material.seal_sentence:
         yield Text(_sentence(material.seal_sentence))
@@ -143,7 +144,7 @@ def _knee_sentence(material: Material, metric: str) -> str:
         if not material.base.predicted:
             return f"{KNEE_NAMES[kind]}: measured {tables.users(theirs)}." if theirs is not None else ""
         known = f", measured {tables.users(theirs)}" if theirs is not None else ""
-        unknown = ", not seen in the measurement" if material.card and not known else ""
+        unknown = ", measured not known" if material.card and not known else ""
         return f"{KNEE_NAMES[kind]}: predicted {tables.users(mine)}{known or unknown}."
     error = f" ({signed(scored.error_pct)} %)" if scored.error_pct else ""
     return f"{KNEE_NAMES[kind]}: predicted {tables.users(mine)}, measured {tables.users(theirs)}{error}."

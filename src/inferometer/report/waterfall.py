@@ -40,6 +40,11 @@ def explained(sweep: SweepExplanation, shown: Explanation, console: Console) -> 
     if len(sweep.explanations) > 1:
         say(console)
         show(_points(sweep.explanations), console)
+        say(
+            console,
+            "The roofline is at the prompt's context, the effects beside it are at the mean context.",
+            FAINT,
+        )
     hits = [each for each in sweep.hypotheses if each.setting == "prefix_hit_rate"]
     others = [each for each in sweep.hypotheses if each not in hits]
     for judged, title in ((others, "What the tails say"), (hits, "Points set aside")):

@@ -13,7 +13,7 @@ from inferometer.records.metrics import throughput_knee
 from inferometer.records.run import Run
 from inferometer.scoring.auditing import answers, client, contamination, sample, server
 from inferometer.scoring.auditing.finding import KINDS, SEVERITIES, Finding, Kind, Severity, joined
-from inferometer.scoring.auditing.point import Point, names
+from inferometer.scoring.auditing.point import Point, names, other_load
 from inferometer.specs.deployment import Deployment
 
 __all__ = ["KINDS", "SEVERITIES", "Finding", "Kind", "Severity", "audit", "joined"]
@@ -70,7 +70,8 @@ def audit(
 
     ``dep`` is what is said to have served: without it nothing can be held against the floors of its chip and model.
     ``arms``: the same by arm, for runs that name one. ``prompt_tokens`` and ``output_tokens`` are the lengths asked
-    for, where the runs (those of no arm) do not say.
+    for, where the runs (those of no arm) do not say; a run whose prompts are of another length than ``prompt_tokens``
+    is of another load, and neither is taken for its.
 
     Raises `InputError` where there is no run.
 
@@ -85,7 +86,7 @@ def audit(
     points = []
     for run, where in zip(given, names(given), strict=True):
         of_arm = (arms or {}).get(run.meta.arm or "")
-        lengths = (None, None) if of_arm else (prompt_tokens, output_tokens)
+        lengths = (None, None) if of_arm or other_load(run, prompt_tokens) else (prompt_tokens, output_tokens)
         points.append(Point(run, of_arm or dep, *lengths, where))
     knee = throughput_knee(given)
     for point in points:

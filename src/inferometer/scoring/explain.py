@@ -20,6 +20,7 @@ from inferometer.scoring.counterfactuals import ALL, PROMPTS, RATES, STEPS, Coun
 from inferometer.scoring.explanation import EFFECTS, Explanation, Hypothesis, Step, SweepExplanation
 from inferometer.scoring.hypotheses import Case, judge
 from inferometer.scoring.loads import Load, rebuild, run_name
+from inferometer.scoring.points import as_served
 from inferometer.scoring.sentences import of_point, of_sweep, step_notes
 from inferometer.scoring.sides import load_name
 from inferometer.specs.deployment import Deployment
@@ -29,9 +30,6 @@ from inferometer.steptime.profile import Profile
 from inferometer.steptime.roofline import roofline
 
 __all__ = ["EFFECTS", "Explanation", "Hypothesis", "Step", "SweepExplanation", "explain", "explain_sweep"]
-
-LOGGED = ("max_num_batched_tokens", "max_num_seqs")
-"""Flags that a server's log states and that change the waterfall."""
 
 Progress = Callable[[int, int], None]
 """Called with the points done and the points in all."""
@@ -52,7 +50,8 @@ def explain(
     failed are left out.
 
     Args:
-        dep: what was served on what, under which flags.
+        dep: what was served on what, under which flags; batch limits and prefix caching that the run's server states
+            stand over those.
         run: measured, imported or simulated.
         profile: calibrated constants; None: those of the chip's family.
         runs: the whole sweep, to judge the server's settings by; None: this run alone.
@@ -160,9 +159,10 @@ def _at_load(workload: Workload | None, run: Run) -> Workload | None:
 
 
 def _case(dep: Deployment, run: Run, real: Efficiencies, load: Load, seed: int) -> Case:
-    servers = Counterfactuals(dep, load, real, run, seed)
+    served, notes = as_served(run, dep)
+    servers = Counterfactuals(served, load, real, run, seed)
     name = load_name(run.meta.concurrency, run.meta.request_rate_per_s)
-    return Case(name=name, servers=servers, measured=run.summary(), run=run)
+    return Case(name=name, servers=servers, measured=run.summary(), run=run, notes=notes)
 
 
 def _explanation(case: Case) -> Explanation:
@@ -179,7 +179,7 @@ def _explanation(case: Case) -> Explanation:
         roofline_tok_per_s=_roof(case.servers),
         steps=tuple(_steps(case)),
         measured_tpot_s=case.measured.tpot_s.p50,
-        notes=(*_notes(run, load), *_other_flags(run, case.servers.dep), _origin(case.servers)),
+        notes=(*_notes(run, load), *case.notes, _origin(case.servers)),
     )
 
 
@@ -197,17 +197,6 @@ def _notes(run: Run, load: Load) -> list[str]:
     if not load.idle_known:
         notes.append("when requests were sent is not known, so the client's share is not either")
     return notes
-
-
-def _other_flags(run: Run, dep: Deployment) -> list[str]:
-    """Flags that the server's log states otherwise than the deployment, which is what is simulated."""
-    resolved = dep.resolved()
-    said = {name: (run.meta.server.get(name), getattr(resolved, name)) for name in LOGGED}
-    return [
-        f"{run_name(run)}: the server's log says {name} {logged:,}, the deployment {stated:,}: simulated is the latter"
-        for name, (logged, stated) in said.items()
-        if isinstance(logged, int) and logged != stated
-    ]
 
 
 def _origin(servers: Counterfactuals) -> str:

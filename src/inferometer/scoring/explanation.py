@@ -57,7 +57,7 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     """``max_num_batched_tokens``, ``async_scheduling`` or ``prefix_hit_rate``: settings are judged among their own."""
     value: float
     stated: bool
-    """Whether it is what the deployment states."""
+    """Whether it is what the runs' servers state, else the deployment."""
     error: float
     """Root mean square of ln(simulated / measured) over `figures`."""
     figures: dict[str, tuple[float, float]]

@@ -45,6 +45,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     servers: Counterfactuals
     measured: Summary
     run: Run
+    notes: tuple[str, ...] = ()
+    """Where its server was another than the deployment says."""
 
     @property
     def tails(self) -> dict[str, float]:
@@ -58,21 +60,25 @@ def judge(cases: Sequence[Case]) -> tuple[list[Hypothesis], list[Case]]:
     cases = [case for case in cases if case.tails]
     if not cases:
         return [], []
-    budgets = {n: found for n in _budgets(cases[0]) if (found := _tails(cases, max_num_batched_tokens=n))}
+    budgets = {n: found for n in _budgets(cases) if (found := _tails(cases, max_num_batched_tokens=n))}
     aside = [case for case in cases if _cached(case, list(budgets.values()))]
     clean = [case for case in cases if case not in aside]
-    stated = cases[0].servers.dep.resolved()
-    judged = _ranked(
-        [_judged("max_num_batched_tokens", n, stated.max_num_batched_tokens, t, clean) for n, t in budgets.items()]
-    )
+    stated, budget = cases[0].servers.dep.resolved(), _stated_budget(cases)
+    judged = _ranked([_judged("max_num_batched_tokens", n, budget, t, clean) for n, t in budgets.items()])
     if stated.async_scheduling:
         lagging = {on: _tails(clean, async_scheduling=on) for on in (True, False)} if clean else {}
         judged += _ranked([_judged("async_scheduling", on, True, found, clean) for on, found in lagging.items()])
     return judged + _hit_rates(aside), aside
 
 
-def _budgets(case: Case) -> list[int]:
-    return sorted({*BUDGETS, case.servers.dep.resolved().max_num_batched_tokens})
+def _budgets(cases: Sequence[Case]) -> list[int]:
+    return sorted({*BUDGETS, *(case.servers.dep.resolved().max_num_batched_tokens for case in cases)})
+
+
+def _stated_budget(cases: Sequence[Case]) -> int | None:
+    """What all servers are said to have had; None where they differ."""
+    said = {case.servers.dep.resolved().max_num_batched_tokens for case in cases}
+    return said.pop() if len(said) == 1 else None
 
 
 Tails = dict[str, dict[str, float]]

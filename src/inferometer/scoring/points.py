@@ -158,9 +158,12 @@ def token_budget(run: Run, dep: Deployment) -> int | None:
 
 
 def as_served(run: Run, dep: Deployment) -> tuple[Deployment, tuple[str, ...]]:
-    """The deployment with the batch limits that the run's server had, and a note for each that differs."""
+    """The deployment with the batch limits and prefix caching of the run's server, and a note for each that differs."""
     said, resolved = served_flags(run), dep.resolved()
+    if isinstance(caching := run.meta.server.get("prefix_caching"), bool):
+        said["enable_prefix_caching"] = caching
     names = [n for n in ("max_num_batched_tokens", "max_num_seqs") if isinstance(said.get(n), int)]
+    names += [n for n in ("enable_prefix_caching",) if isinstance(said.get(n), bool)]
     other = {n: said[n] for n in names if said[n] != getattr(resolved, n)}
     if not other:
         return dep, ()

@@ -45,6 +45,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     arm: str | None = None
     concurrency: int | None = None
     request_rate: float | None = None
+    fitted: bool = False
+    """Whether the calibration was fitted to this point, or to one that the sweep's figure is drawn through."""
 
     @property
     def inside(self) -> bool | None:
@@ -77,7 +79,7 @@ def make_row(
     interval: tuple[float, float] | None = None,
     **point: Any,
 ) -> Row:
-    """A row with its error and verdict; ``point`` is arm, concurrency and request rate."""
+    """A row with its error and verdict; ``point`` is arm, concurrency, request rate and fitted."""
     low, high = interval or (None, None)
     return Row(
         metric=metric,
@@ -122,8 +124,8 @@ def figures(summary: Summary) -> dict[str, float]:
     return {path: value for path, value in found.items() if value is not None}
 
 
-def point_rows(side: Side, measured: Summary, tolerance: float) -> Iterator[Row]:
-    """A row for every figure that both sides know of a point."""
+def point_rows(side: Side, measured: Summary, tolerance: float, *, fitted: bool = False) -> Iterator[Row]:
+    """A row for every figure that both sides know of a point; ``fitted``: the calibration was fitted to it."""
     theirs = figures(measured)
     for metric, mine in figures(side.summary).items():
         if metric in theirs:
@@ -137,6 +139,7 @@ def point_rows(side: Side, measured: Summary, tolerance: float) -> Iterator[Row]
                 arm=side.arm,
                 concurrency=side.concurrency,
                 request_rate=side.request_rate,
+                fitted=fitted,
             )
 
 

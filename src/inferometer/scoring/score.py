@@ -19,7 +19,7 @@ from inferometer.prediction.predict import finite
 from inferometer.records.run import Run
 from inferometer.scoring.arms import ArmRatio, ArmScore, ShareOfCeiling, arm_score, ratios, sweep_rows
 from inferometer.scoring.claimed import ClaimRow, claim_rows
-from inferometer.scoring.likeness import unlike
+from inferometer.scoring.likeness import simulated, unlike
 from inferometer.scoring.rows import RATES, STATISTICS, Row, Verdict, figures, memory_rows, point_rows
 from inferometer.scoring.seals import SealStatus, began, seal_status
 from inferometer.scoring.sides import Comparable, Pair, Predicted, SideArm, load_name, match, missing, predicted_side
@@ -86,7 +86,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Of Inferometer."""
     in_sample: bool = False
-    """Whether the calibration was fitted to one of these runs: then this is a fit, not a test."""
+    """Whether the calibration was fitted to one of these runs: its rows are `Row.fitted`."""
+    simulated: bool = False
+    """Whether one of these runs is of the simulator, or of Inferometer's emulator: it says nothing of a chip."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -114,7 +116,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     partial: tuple[str, ...] = ()
     """Measured runs that are scored though they are not whole or not fit, each with the reason."""
     notes: tuple[str, ...] = ()
-    """Where the measured runs are unlike what was predicted: another model, chip, engine, load or mean length."""
+    """Where the measured runs are unlike what was predicted: another model, chip, engine, setting, load or mean
+    length."""
 
     @property
     def passed(self) -> bool:
@@ -128,8 +131,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def counted(self) -> tuple[Row, ...]:
-        """The rows that sums are over: those that do not restate another."""
-        return tuple(row for row in self.rows if not row.restates)
+        """The rows that sums are over: those that were predicted, not fitted, and do not restate another."""
+        return tuple(row for row in self.rows if not row.restates and not row.fitted)
 
     @property
     def coverage(self) -> dict[str, int]:
@@ -160,9 +163,12 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def by_metric(self) -> list[MetricScore]:
-        """Each metric of a point over all points, in the order of the rows."""
-        names = dict.fromkeys(row.metric for row in self.rows if row.of_point)
-        return [_metric([row for row in self.rows if row.metric == name]) for name in names]
+        """Each metric of a point over all points that were not fitted, in the order of the rows."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.of_point and not row.fitted:
+                groups.setdefault(row.metric, []).append(row)
+        return [_metric(group) for group in groups.values()]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of ``score``: ``docs/reference/json.md``."""
@@ -224,7 +230,9 @@ def _card(side: Predicted, runs: list[Run], tolerance: float) -> Score:
     compared = [run for _, run in pairs]
     groups = [(arm, of_arm) for arm in side.arms if (of_arm := [pair for pair in pairs if pair[0].arm == arm.name])]
     arms = tuple(arm_score(arm, of_arm) for arm, of_arm in groups)
-    rows = tuple(_rows(groups, pairs, arms, tolerance))
+    profile = _profile(side)
+    fitted = {run.id for run in compared if _fitted(profile, run)}
+    rows = tuple(_rows(groups, pairs, arms, tolerance, fitted))
     return Score(
         rows=rows,
         tolerance=tolerance,
@@ -241,10 +249,17 @@ def _card(side: Predicted, runs: list[Run], tolerance: float) -> Score:
 
 
 def _rows(
-    groups: list[tuple[SideArm, list[Pair]]], pairs: list[Pair], arms: Sequence[ArmScore], tolerance: float
+    groups: list[tuple[SideArm, list[Pair]]],
+    pairs: list[Pair],
+    arms: Sequence[ArmScore],
+    tolerance: float,
+    fitted: set[str],
 ) -> list[Row]:
-    rows = [row for side, run in pairs for row in point_rows(side, run.summary(), tolerance)]
-    rows += [row for arm in arms for row in sweep_rows(arm, tolerance)]
+    rows = [row for side, run in pairs for row in point_rows(side, run.summary(), tolerance, fitted=run.id in fitted)]
+    # a knee or goodput is drawn through all points of its arm
+    bent = {side.arm for side, run in pairs if run.id in fitted}
+    sweeps = [row for arm in arms for row in sweep_rows(arm, tolerance)]
+    rows += [msgspec.structs.replace(row, fitted=row.arm in bent) for row in sweeps]
     return rows + [row for arm, of_arm in groups for row in memory_rows(arm, [run for _, run in of_arm], tolerance)]
 
 
@@ -255,10 +270,15 @@ def _faults(run: Run) -> list[str]:
     return not_whole + [f"{where} is not fit: {reason}" for reason in run.meta.unfit]
 
 
+def _profile(side: Predicted) -> dict[str, Any]:
+    """The calibration of the prediction, as its JSON has it; empty without one."""
+    return (side.document or {}).get("profile") or {}
+
+
 def _subject(side: Predicted, runs: list[Run]) -> Subject:
     from inferometer import __version__
 
-    profile = (side.document or {}).get("profile") or {}
+    profile = _profile(side)
     return Subject(
         prediction=side.id,
         study=side.study,
@@ -266,6 +286,7 @@ def _subject(side: Predicted, runs: list[Run]) -> Subject:
         runs=tuple(run.id for run in runs),
         version=__version__,
         in_sample=any(_fitted(profile, run) for run in runs),
+        simulated=any(map(simulated, runs)),
     )
 
 

@@ -1,14 +1,16 @@
 """All predictions ever scored in a store: how far off they were, and so how far to trust the next one.
 
 The latest score of the same prediction against the same runs counts, once. Predictions sealed before the measurement
-are told apart from all others, since only those cannot have been bent to fit. A score against runs that its calibration
-was fitted to is no test, and counts nowhere. Tallies by chip, model and engine are over figures of points; knees,
-goodput and memory stand under their own metrics. Output per user in a closed loop is left out: it is the throughput
-over again.
+are told apart from all others, since only those cannot have been bent to fit. Figures of points that the calibration
+was fitted to are no test, and count nowhere; nor do whole scores that say nothing of the next prediction: of a broken
+seal, of runs unlike what was predicted, of the emulator or the simulator (`LEFT_OUT`). Tallies by chip, model and
+engine are over figures of points; knees, goodput and memory stand under their own metrics. Output per user in a closed
+loop is left out: it is the throughput over again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ SCHEMA = "inferometer/scorecard/1"
 ENOUGH = 10
 """Points from which on their errors say something of the next one's."""
 NINE_IN_TEN = 90
+BROKEN, UNLIKE, SIMULATED = "seal broken", "runs unlike what was predicted", "of the emulator or the simulator, no chip"
+LEFT_OUT = (BROKEN, UNLIKE, SIMULATED)
+"""Why a whole score counts nowhere; the first that holds is told."""
 
 CLASSES = {
     "throughput": tuple(RATES),
@@ -104,9 +109,13 @@ class Scorecard(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     trust: tuple[Trust, ...] = ()
     trusted: str = ""
     """What `trust` is by: the sealed ones, where those are enough, else all."""
+    trusted_predictions: int = 0
+    """Predictions that `trust` rests on."""
     shares_of_ceiling: tuple[CeilingShare, ...] = ()
     in_sample: int = 0
-    """Scores that count nowhere: the calibration was fitted to the same runs."""
+    """Figures that count nowhere: the calibration was fitted to their points."""
+    left_out: dict[str, int] = {}
+    """Scores that count nowhere, by reason (`LEFT_OUT`)."""
     unscored: tuple[str, ...] = ()
     """Sealed predictions of the store that were never scored."""
 
@@ -120,8 +129,10 @@ class Scorecard(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             **{name: [tally.to_dict() for tally in getattr(self, name)] for name in tallies},
             "trust": msgspec.to_builtins(self.trust),
             "trusted": self.trusted,
+            "trusted_predictions": self.trusted_predictions,
             "shares_of_ceiling": msgspec.to_builtins(self.shares_of_ceiling),
             "in_sample": self.in_sample,
+            "left_out": dict(self.left_out),
             "unscored": list(self.unscored),
         }
         return dict(finite(values))
@@ -131,6 +142,8 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One scored figure, and whose it is."""
 
     prediction: str
+    score: int
+    """Its place among those that count."""
     sealed: bool
     chip: str
     model: str
@@ -163,13 +176,16 @@ def scorecard(store: Store | str | Path | None = None) -> Scorecard:
     """
     store = store if isinstance(store, Store) else Store(store)
     latest = list({_key(score, n): score for n, score in enumerate(store.scores())}.values())
-    counted = [score for score in latest if not (score.get("of") or {}).get("in_sample")]
-    found = [figure for n, score in enumerate(counted) for figure in _figures(score, n)]
+    sound = [score for score in latest if _left_out(score) is None]
+    rows = [(score, n, row) for n, score in enumerate(sound) for row in _rows(score)]
+    found = [_figure(*each) for each in rows if not _fitted(*each)]
+    tested = {figure.score for figure in found}
+    counted = [score for n, score in enumerate(sound) if n in tested]
     sealed = [figure for figure in found if figure.sealed]
     trusted = sealed if sum(figure.of_point for figure in sealed) >= ENOUGH else found
     return Scorecard(
-        predictions=len({_prediction(score, n) for n, score in enumerate(counted)}),
-        scores=len(counted),
+        predictions=_predictions(found),
+        scores=len(tested),
         by_seal=_tallies(found, lambda each: SEALED if each.sealed else "all others"),
         by_chip=_tallies(found, lambda each: each.chip),
         by_model=_tallies(found, lambda each: each.model),
@@ -177,8 +193,10 @@ def scorecard(store: Store | str | Path | None = None) -> Scorecard:
         by_metric=_tallies(found, lambda each: each.metric, points=False),
         trust=tuple(_trust(kind, trusted) for kind in CLASSES if any(_is(kind, each.metric) for each in trusted)),
         trusted=SEALED if trusted is sealed else "all",
+        trusted_predictions=_predictions(trusted),
         shares_of_ceiling=tuple(_shares(counted)),
-        in_sample=len(latest) - len(counted),
+        in_sample=len(rows) - len(found),
+        left_out=_reasons(latest),
         unscored=tuple(_unscored(store, latest)),
     )
 
@@ -195,21 +213,49 @@ def _prediction(score: dict[str, Any], n: int) -> str:
     return str((score.get("of") or {}).get("prediction", n))
 
 
-def _figures(score: dict[str, Any], n: int) -> Iterable[_Figure]:
-    arms = {arm["name"]: arm for arm in score.get("arms", ())}
-    for row in score.get("rows", ()):
-        if row["metric"] == "per_user_tok_per_s" and row["request_rate"] is None:
-            continue  # `Row.restates`
-        arm = arms.get(row["arm"], {})
-        yield _Figure(
-            prediction=_prediction(score, n),
-            sealed=(score.get("seal") or {}).get("state") == "sealed",
-            **{name: arm.get(name) or "not stated" for name in ("chip", "model", "engine")},
-            metric=row["metric"],
-            of_point=row["metric"] in RATES or "_ms." in row["metric"],
-            error_pct=row["error_pct"],
-            inside=row["inside"],
-        )
+def _left_out(score: dict[str, Any]) -> str | None:
+    """Why a score counts nowhere; None: it does."""
+    holds = {
+        BROKEN: (score.get("seal") or {}).get("state") == "broken",
+        UNLIKE: bool(score.get("notes")),
+        SIMULATED: (score.get("of") or {}).get("simulated", False),
+    }
+    return next((reason for reason in LEFT_OUT if holds[reason]), None)
+
+
+def _reasons(scores: Iterable[dict[str, Any]]) -> dict[str, int]:
+    counts = Counter(map(_left_out, scores))
+    return {reason: counts[reason] for reason in LEFT_OUT if counts[reason]}
+
+
+def _rows(score: dict[str, Any]) -> list[dict[str, Any]]:
+    """Its rows, but for those that restate another (`Row.restates`)."""
+    rows = score.get("rows", ())
+    return [row for row in rows if row["metric"] != "per_user_tok_per_s" or row["request_rate"] is not None]
+
+
+def _fitted(score: dict[str, Any], n: int, row: dict[str, Any]) -> bool:
+    """Whether the calibration was fitted to it; a score kept before rows said so, as a whole."""
+    return bool(row.get("fitted", (score.get("of") or {}).get("in_sample")))
+
+
+def _figure(score: dict[str, Any], n: int, row: dict[str, Any]) -> _Figure:
+    arms: dict[str | None, dict[str, Any]] = {arm["name"]: arm for arm in score.get("arms", ())}
+    arm = arms.get(row["arm"], {})
+    return _Figure(
+        prediction=_prediction(score, n),
+        score=n,
+        sealed=(score.get("seal") or {}).get("state") == "sealed",
+        **{name: arm.get(name) or "not stated" for name in ("chip", "model", "engine")},
+        metric=row["metric"],
+        of_point=row["metric"] in RATES or "_ms." in row["metric"],
+        error_pct=row["error_pct"],
+        inside=row["inside"],
+    )
+
+
+def _predictions(figures: Iterable[_Figure]) -> int:
+    return len({figure.prediction for figure in figures})
 
 
 def _tallies(figures: Sequence[_Figure], of: Callable[[_Figure], str], *, points: bool = True) -> tuple[Tally, ...]:
@@ -225,7 +271,7 @@ def _tally(name: str, figures: Sequence[_Figure]) -> Tally:
     errors = _errors(figures)
     return Tally(
         name=name,
-        predictions=len({figure.prediction for figure in figures}),
+        predictions=_predictions(figures),
         points=len(figures),
         mean_abs_error_pct=float(np.abs(errors).mean()) if errors else None,
         bias_pct=float(np.mean(errors)) if errors else None,

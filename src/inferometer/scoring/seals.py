@@ -2,7 +2,7 @@
 
 When a run began is its ``meta.started_unix_s``; else its ``meta.created`` less its duration, because tools such as
 vLLM's benchmark date their file when they are done. A date without a zone is read in this machine's (a sweep table's in
-UTC), and is said to be.
+UTC), and is said to be; where another zone would put it before the seal, which came first is open.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class SealStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     state: State
     """``sealed``; ``late``: sealed after the measurement began; ``broken``: not what was sealed; ``unsealed``;
-    ``undated``: sealed, but the measurement does not say when it was."""
+    ``undated``: sealed, but the measurement has no date, or one without a zone and so near that another zone would
+    change what came first."""
     sentence: str
     """In words; empty where runs stand for a prediction, which are never sealed."""
     sha256: str | None = None
@@ -97,11 +98,15 @@ def seal_status(predicted: Predicted, runs: Sequence[Run]) -> SealStatus:
             f"Sealed {_name(found.sha256, sealed_at)}, but the measurement has no date: which came first is open."
         )
         return SealStatus(state="undated", sentence=sentence, **told)
-    return _dated(min(known), len(starts) - len(known), sealed_at, found.sha256, told)
+    return _dated(sorted(known), len(starts) - len(known), sealed_at, found.sha256, told)
 
 
-def _dated(first: Began, undated: int, sealed_at: float, sha256: str, told: dict[str, str | None]) -> SealStatus:
+def _dated(
+    known: Sequence[Began], undated: int, sealed_at: float, sha256: str, told: dict[str, str | None]
+) -> SealStatus:
+    first = known[0]
     margin = first.unix_s - sealed_at
+    open_one = next((each for each in known if each.zoneless and each.unix_s - sealed_at <= ZONES_S), None)
     caveat = f" (by {first.caveat})" if first.caveat and not (first.zoneless and abs(margin) > ZONES_S) else ""
     state: State
     if margin <= 0:
@@ -111,10 +116,20 @@ def _dated(first: Began, undated: int, sealed_at: float, sha256: str, told: dict
         state = "undated"
         count = f"{undated} measured run{'s have' if undated > 1 else ' has'} no date"
         sentence = f"Sealed {_name(sha256, sealed_at)}, but {count}: which came first is open."
+    elif open_one is not None:
+        state = "undated"
+        sentence = f"Sealed {_name(sha256, sealed_at)}, {_in_another_zone(open_one, sealed_at)}"
     else:
         state = "sealed"
         sentence = f"Sealed {_name(sha256, sealed_at)}, {duration(margin)} before the measurement began{caveat}."
     return SealStatus(state=state, sentence=sentence, measured_at=_iso(first.unix_s), **told)
+
+
+def _in_another_zone(run: Began, sealed_at: float) -> str:
+    return (
+        f"{duration(run.unix_s - sealed_at)} before the measurement began (by {run.caveat}). "
+        "Of another zone, it began before that: which came first is open."
+    )
 
 
 def _name(sha256: str, unix_s: float | None) -> str:

@@ -109,8 +109,9 @@ def headline(found: Explanation) -> str:
     large = [e for e in sorted(told, key=lambda e: -abs(costs[e])) if abs(costs[e]) >= LEAST_SHARE * total]
     parts = [f"{effect} {_signed(found.step(effect).change)} ({costs[effect] * 1e3:+.1f} ms)" for effect in large]
     between = f": {', '.join(parts[:MOST_EFFECTS])}" if parts else ""
+    roof = f"roofline at {found.prompt_tokens:,.0f} tokens of context {found.roofline_tok_per_s:,.0f} tok/s"
     return (
-        f"{found.load}: roofline {found.roofline_tok_per_s:,.0f} tok/s, measured {found.measured_tok_per_s:,.1f}"
+        f"{found.load}: {roof}, measured {found.measured_tok_per_s:,.1f}"
         f"{between}; unexplained {found.unexplained_pct:+.1f} %."
     )
 

@@ -4,12 +4,13 @@ client's monotonic clock and the time of day differ by one constant: that checks
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from inferometer.errors import InputError
+from inferometer.errors import InferometerWarning, InputError
 from inferometer.records import metrics
 from inferometer.records.attach import with_server
 from inferometer.records.importers import load, metrics_pages
@@ -181,10 +182,80 @@ def test_a_log_in_another_zone_is_put_right(tmp_path: Path) -> None:
 
 def test_a_log_of_another_time_gives_its_facts_only() -> None:
     run = result("main_clean/c2")
-    found = with_server(run, files("main_clean/c2")[1], files("tiny_eager/tiny_c8")[2])
-    assert found.meta.server["max_model_len"] == 1024 or found.meta.server["kv_cache_tokens"] == 524_288
+    with pytest.warns(InferometerWarning) as said:
+        found = with_server(run, files("main_clean/c2")[1], files("chunk256/chunk256_in512_c8")[2])
+    # the log from 12:54:36 to 12:57:24 (UTC), the run from 13:06:09 on
+    (text,) = [str(each.message) for each in said]
+    assert text.startswith(
+        "chunk256.server.log: no line of the log is of the time of run c2: the run 2026-11-29T13:06:"
+    )
+    assert "the log 2026-11-29T12:54:36+00:00 to 2026-11-29T12:57:24+00:00" in text
+    assert found.meta.server["max_num_batched_tokens"] == 256
     assert "line" not in found.server.columns
     assert any("no line of the run's time" in note for note in found.meta.notes)
+
+
+def test_another_models_log_is_refused() -> None:
+    log = files("tiny_eager/tiny_c8")[2]
+    for pages in (None, files("main_clean/c1")[1]):
+        with pytest.raises(InputError, match=r"models/tiny \(served as tiny\), the run c1 is of q3s"):
+            with_server(result("main_clean/c1"), pages, log)
+    with pytest.raises(InputError, match=r"tiny_eager\.server\.log"):
+        load(files("main_clean/c1")[0], server_log=log)
+
+
+@pytest.mark.parametrize(
+    ("model", "served", "run", "alike"),
+    [
+        ("models/q3s", ["q3s"], "q3s", True),
+        ("/mnt/llm", ["chat", "qwen3-8b"], "Qwen/Qwen3-8B", True),
+        ("/mnt/Qwen3-8B/", [], "Qwen/Qwen3-8B", True),
+        ("meta-llama/Llama-3.1-8B-Instruct", [], "llama-3.1-8b", True),
+        (
+            "/data/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/9c925d64d72725edaf89",
+            [],
+            "Qwen/Qwen3-8B",
+            True,
+        ),
+        ("/mnt/Qwen3-4B", [], "Qwen/Qwen3-8B", False),
+        ("Qwen/Qwen3-8B", ["chat"], "talk", False),
+    ],
+)
+def test_names_that_mean_one_model(tmp_path: Path, model: str, served: list[str], run: str, alike: bool) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        f"INFO 01-01 00:00:00 [u.py:3] non-default args: {{'model': {model!r}, 'served_model_name': {served!r}}}\n"
+        f"INFO 01-01 00:00:01 [core.py:90] Initializing a V1 LLM engine (v0.26.0) with config: model={model!r}, "
+        "dtype=torch.bfloat16\n"
+    )
+    given = make_run(RunMeta(kind="imported", name="r", model=run), {"sent_s": [0.0], "end_s": [2.0]})
+    if alike:
+        assert with_server(given, log=log).meta.server["model"] == model
+    else:
+        with pytest.raises(InputError, match=f"the run r is of {run}"):
+            with_server(given, log=log)
+
+
+def test_a_runs_own_log_is_joined_without_a_word() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for point in ("main_clean/c1", "main_clean/c8", "prefix/prefix_on_c4"):
+            with_server(result(point), *files(point)[1:])
+            with_server(result(point), log=files(point)[2])
+
+
+@pytest.mark.parametrize("pages", [True, False])
+def test_a_log_of_the_start_up_alone_is_warned_of(tmp_path: Path, pages: bool) -> None:
+    whole = files("main_clean/c8")[2].read_text().splitlines(keepends=True)
+    ready = next(number for number, line in enumerate(whole) if "iteration elapsed time" in line)
+    log = tmp_path / "start.log"
+    log.write_text("".join(whole[:ready]))
+    run = result("main_clean/c8")
+    with pytest.warns(
+        InferometerWarning, match=r"start\.log: no line .* time of run c8: the run .*T13:0.*the log .*T13:0"
+    ):
+        found = with_server(run, files("main_clean/c8")[1] if pages else None, log)
+    assert found.meta.server["kv_cache_tokens"] == 65_536
 
 
 def test_a_result_without_requests_gets_all_pages() -> None:

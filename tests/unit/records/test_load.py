@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.errors import FormatError, InputError
+from inferometer.errors import FormatError, InferometerWarning, InputError
 from inferometer.records.importers import load, registry
 from inferometer.records.run import Run, RunMeta, make_run
 from shared import shared
@@ -74,11 +74,74 @@ def test_a_folder_and_a_glob_in_order_of_name(tmp_path: Path) -> None:
         load(str(tmp_path / "*.json"))
 
 
-def test_a_truncated_file_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
+CUT = '{"date": "2026'
+
+
+@pytest.mark.parametrize("pattern", ["", "*"])
+@pytest.mark.parametrize("content", [CUT, ""])
+def test_a_truncated_file_among_results_is_passed_over_and_named(tmp_path: Path, pattern: str, content: str) -> None:
     (tmp_path / "a.csv").write_text(SWEEP)
-    (tmp_path / "b.json").write_text('{"date": "2026')
-    with pytest.raises(FormatError, match=r"b\.json"):
+    (tmp_path / "b.json").write_text(content)
+    fault = "not complete JSON" if content else "the file is empty"
+    with pytest.warns(InferometerWarning) as said:
+        runs = load(str(tmp_path / pattern))
+    assert [run.meta.concurrency for run in runs] == [1, 2]
+    (text,) = [str(each.message) for each in said]
+    assert text.startswith(f"{tmp_path / 'b.json'} is passed over: {fault}")
+
+
+def test_a_truncated_file_alone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text(CUT)
+    (tmp_path / "notes.txt").write_text("not looked at")
+    for source in (tmp_path / "b.json", tmp_path, str(tmp_path / "*")):
+        with pytest.raises(FormatError, match=r"b\.json: not complete JSON"):
+            load(source)
+
+
+def test_a_killed_benchmarks_own_file_is_passed_over_too(tmp_path: Path) -> None:
+    """Cut after the keys that tell the format; its pages beside it are no result."""
+    folder = shared("data/cpu_engine/main_clean")
+    whole = (folder / "c8.json").read_bytes()
+    (tmp_path / "c8.json").write_bytes(whole[: len(whole) * 9 // 10])
+    (tmp_path / "c8.metrics.prom").write_bytes((folder / "c8.metrics.prom").read_bytes())
+    with pytest.raises(FormatError, match=r"c8\.json: not complete JSON"):
         load(tmp_path)
+    (tmp_path / "c4.json").write_bytes((folder / "c4.json").read_bytes())
+    with pytest.warns(InferometerWarning, match=r"c8\.json is passed over: not complete JSON"):
+        runs = load(tmp_path)
+    assert [run.meta.name for run in runs] == ["c4"]
+    with pytest.raises(FormatError, match=r"c8\.json"):
+        load(tmp_path / "c8.json")
+
+
+def test_a_whole_file_with_a_wrong_figure_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(SWEEP)
+    (tmp_path / "b.json").write_text('[{"concurrency": 1, "output_tok_per_s": -1}]')
+    with pytest.raises(FormatError, match=r"b\.json.*output_tok_per_s"):
+        load(tmp_path)
+
+
+def test_of_one_export_what_is_whole_is_read(tmp_path: Path) -> None:
+    for path in shared("data/bench_outputs/aiperf").glob("profile_export*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    lines = tmp_path / "profile_export.jsonl"
+    lines.write_bytes(lines.read_bytes()[:-40])
+    with pytest.warns(InferometerWarning, match=r"profile_export\.jsonl is passed over"):
+        (run,) = load(tmp_path)
+    assert run.requests.height == 0
+    assert run.meta.stated["ttft_s.p50"] > 0
+
+
+def test_pages_and_logs_beside_results_are_no_runs(tmp_path: Path) -> None:
+    folder = shared("data/cpu_engine")
+    for name in ("c1.json", "c1.metrics.prom", "c2.metrics.prom"):
+        (tmp_path / name).write_bytes((folder / "main_clean" / name).read_bytes())
+    (tmp_path / "server.log").write_bytes((folder / "main_clean.server.log").read_bytes())
+    for source in (tmp_path, str(tmp_path / "*")):
+        assert [run.meta.source for run in load(source)] == ["c1.json"]
+    (tmp_path / "c1.json").unlink()
+    assert [run.meta.source for run in load(tmp_path)] == ["c1.metrics.prom", "c2.metrics.prom", "server.log"]
+    assert len(load(str(tmp_path / "*.prom"))) == 2
 
 
 def test_a_name_with_glob_characters_that_exists_is_a_file(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 
 from inferometer.cli import founding_sweep
-from inferometer.errors import FormatError
+from inferometer.errors import FormatError, InferometerWarning
 from inferometer.records.importers import load
+from inferometer.records.metrics import sweep_table
 from shared import shared
 
 
@@ -41,6 +43,42 @@ def test_names_and_what_was_not_read(tmp_path: Path) -> None:
     assert (first.meta.name, first.meta.model, first.meta.chip) == ("run a", "m", "h100-sxm-80gb")
     assert (second.meta.name, second.meta.chip) == ("sweep-2", None)
     assert first.meta.notes == ["columns not read: remark"]
+
+
+@pytest.mark.parametrize(
+    ("column", "meant"),
+    [
+        ("ttft_p50", "ttft_ms_p50"),
+        ("ttft_p50_ms", "ttft_ms_p50"),
+        ("e2e_sec_mean", "e2e_s_mean"),
+        ("Concurrency", "concurrency"),
+        ("output_tok_per_sec", "output_tok_per_s"),
+        ("total_tokens_per_s", "total_tok_per_s"),
+    ],
+)
+def test_a_column_that_is_nearly_a_known_one_is_warned_of(tmp_path: Path, column: str, meant: str) -> None:
+    path = write(tmp_path, f"request_rate,tpot_ms_p50,{column}\n1,2,3\n2,3,4\n")
+    with pytest.warns(InferometerWarning) as said:
+        load(path)
+    assert [str(each.message) for each in said] == [f"{path}: column {column!r} is not read; did you mean {meant}?"]
+
+
+def test_a_row_that_is_cut_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "concurrency,output_tok_per_s,ttft_ms_p50,name\n1,10,20,a\n2,18,2\n")
+    with pytest.warns(InferometerWarning, match="row 2 has 3 of 4 cells") as said:
+        runs = load(path)
+    assert len(said) == 1
+    assert [run.summary().output_tok_per_s for run in runs] == [10, 18]
+
+
+def test_whole_tables_of_known_and_far_columns_are_read_without_a_word(tmp_path: Path) -> None:
+    rows = sweep_table(founding_sweep.runs())
+    text = [",".join([*rows[0], "remark", "date"])]
+    text += [",".join("" if value is None else str(value) for value in (*row.values(), "warm", "x")) for row in rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(load(write(tmp_path, "\n".join(text)))) == 8
+        founding_sweep.runs()
 
 
 def test_json_objects_read_too(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from inferometer.cli import founding_sweep
 from inferometer.records.run import Run, RunMeta, make_run
 from inferometer.report import score_view, scorecard_view, terminal
 from inferometer.scoring.score import score
+from inferometer.scoring.scorecard import Scorecard, Trust
 from inferometer.store import Store
 
 
@@ -60,7 +61,7 @@ def test_claims_stand_beside_the_model(prediction: im.Prediction):
 def test_knees_ceilings_and_what_binds(prediction: im.Prediction):
     text = shown(score(prediction, founding(1, 16, 64)))
     assert re.search(r"^TTFT +C=16 +C=16 +first p99 TTFT > 2 x p50; closed form of one wave: C=4$", text, flags=re.M)
-    assert re.search(r"^server +C=64 +not seen", text, flags=re.M)
+    assert re.search(r"^server +C=64 +not known", text, flags=re.M)
     assert "what binds, measured: TTFT at p99 and p50, TPOT never." in text
     assert "One user gets 88.8 of 124.5 tok/s: 71.3 % of the weights' ceiling" in text
     assert re.search(r"^ +C=64 +64\.0 +[-+]0\.\d +31\.4 +\d\d\.\d$", text, flags=re.M)
@@ -115,3 +116,78 @@ def test_the_scorecard(prediction: im.Prediction, tmp_path: Path):
     assert re.search(r"^chip +a100-sxm4-80gb +1 ", text, flags=re.M)
     assert re.search(r"^a100-sxm4-80gb +Qwen/Qwen3-8B +vllm 0\.26\.0 +88\.8 +124 +71\.3$", text, flags=re.M)
     assert "Sealed and never scored: a100-qwen3-8b" in text
+    assert "Left out" not in text
+
+
+def sure(kind: str, points: int, p90: float | None) -> Trust:
+    return Trust(kind=kind, points=points, p90_abs_error_pct=p90, low_pct=None, high_pct=None)
+
+
+def test_the_headline_says_on_what_it_rests():
+    trust = (sure("throughput", 16, 3.7), sure("TTFT", 30, 21.0), sure("knees", 2, None))
+    card = Scorecard(predictions=3, scores=4, trust=trust, trusted="sealed before", trusted_predictions=2)
+    assert scorecard_view.trust_lines(card) == [
+        "3 predictions scored, 4 scores.",
+        "How far to trust the next one: nine in ten were within 3.70 % on throughput, 21.0 % on TTFT "
+        "(46 figures of 2 sealed predictions).",
+    ]
+    card = Scorecard(predictions=1, scores=1, trust=trust[:1], trusted="all", trusted_predictions=1)
+    assert scorecard_view.trust_lines(card)[1].endswith(
+        "(16 figures of 1 prediction; too few are sealed to go by those alone)."
+    )
+
+
+def test_what_the_scorecard_leaves_out_is_said_with_the_reason():
+    card = Scorecard(predictions=1, scores=1, in_sample=1, left_out={"seal broken": 1, "runs unlike": 2})
+    text = printed(lambda console: scorecard_view.scorecard(card, console))
+    assert "Left out: 1 figure of points that the calibration was fitted to." in text
+    assert "Left out: 1 score, seal broken." in text
+    assert "Left out: 2 scores, runs unlike." in text
+    none = Scorecard(predictions=0, scores=0, left_out={"seal broken": 1})
+    assert scorecard_view.trust_lines(none) == ["No score here counts yet."]
+
+
+def fitted(card: im.Score, *users: int) -> im.Score:
+    """The same with these points and the sweep fitted."""
+    rows = [
+        msgspec.structs.replace(row, fitted=row.concurrency in users or not row.of_point)
+        for row in card.rows
+        if not row.metric.startswith("memory")
+    ]
+    return msgspec.structs.replace(card, rows=tuple(rows))
+
+
+def test_points_that_were_fitted_are_marked_and_told(prediction: im.Prediction):
+    whole = score(prediction, founding(1, 16, 64))
+    card = fitted(whole, 1, 64)
+    text = shown(card)
+    told = "C=1 and C=64 were fitted, not predicted: left out of the counts, as are the knees and goodput"
+    assert re.search(rf"^{re.escape(told)}", text, flags=re.M)
+    of_16 = [row for row in whole.rows if row.concurrency == 16 and not row.restates]
+    right = sum(row.verdict == "ok" for row in of_16)
+    assert re.search(rf"^{right} of {len(of_16)} figures within 10 %.* at C=16\.$", text, flags=re.M)
+    assert [re.search(rf"^ *C={users}(\*?) +\d", text, flags=re.M)[1] for users in (1, 16, 64)] == ["*", "", "*"]
+    assert "* The calibration was fitted to it: in no count." in text
+    missed = sum(row.verdict == "miss" for row in card.rows if row.fitted)
+    assert f"Of their figures {missed} are beyond 10 %." in " ".join(text.split())
+
+
+def test_a_score_of_fitted_points_only_has_no_verdict(prediction: im.Prediction):
+    text = shown(fitted(score(prediction, founding(16)), 16))
+    assert "Nothing predicted to compare: the calibration was fitted to every point measured." in text
+    assert "C=16 was fitted, not predicted: left out of the counts, as are the knees and goodput" in text
+    assert re.search(r"^TTFT p99 ms .*(within|missed)\*", text, flags=re.M)
+    assert "fitted" not in shown(score(prediction, founding(16)))
+
+
+def test_without_a_sweeps_figures_none_are_said_to_be_left_out():
+    rows = [msgspec.structs.replace(row, fitted=row.concurrency != 2) for row in score(*two_sweeps()).rows]
+    card = msgspec.structs.replace(score(*two_sweeps()), rows=tuple(rows))
+    assert score_view.fitted_line(card) == "C=1 and C=32 were fitted, not predicted: left out of the counts."
+
+
+def two_sweeps() -> tuple[list[Run], list[Run]]:
+    def at(users: int, tok_per_s: float) -> Run:
+        return make_run(RunMeta(kind="imported", concurrency=users, stated={"total_tok_per_s": tok_per_s}))
+
+    return [at(users, 100.0) for users in (1, 2, 32)], [at(users, 99.0) for users in (1, 2, 32)]

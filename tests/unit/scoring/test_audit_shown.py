@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import inferometer as im
 from inferometer.cli import founding_sweep
 from inferometer.cli.main import main
 from inferometer.records.run import Run, RunMeta, make_run
@@ -101,6 +102,35 @@ def test_flags_say_what_served_too(run, table: str) -> None:
     by_flags = ("--model", "Qwen/Qwen3-8B", "--chip", "a100-sxm4-80gb")
     assert run(table, *by_flags).status == 0, "nobody said how long the prompts were"
     assert run(table, *by_flags, "--prompt-tokens", "1024").status == 1
+
+
+def test_a_predictions_file_says_what_served_too(run, table: str, tmp_path: Path) -> None:
+    predicted = im.predict(founding_sweep.STUDY, overrides=["workload.concurrency=[1]"])
+    sealed = str(predicted.seal(tmp_path / "store"))
+    by_study = run(table, "--study", founding_sweep.STUDY, "--json").json
+    assert run(table, "--study", sealed, "--json").json == by_study
+    assert f"inferometer score {sealed} {table}" in run(table, "--study", sealed).out
+
+
+def test_the_next_command_keeps_what_was_given(run) -> None:
+    folder = shared("data/cpu_engine/main_clean")
+    given = [str(folder / "c1.json"), "--metrics", "auto", "--server-log", f"{folder}.server.log"]
+    assert f"inferometer audit {' '.join(given)} --study STUDY" in run(*given).out
+
+
+def test_a_studys_lengths_are_not_those_of_another_load(run) -> None:
+    """576 in, 64 out are not short answers of a load of 256 in, 128 out; 256 in, 128 out are of 256 in, 200 out."""
+    lengths = ("--prompt-tokens", "256", "--model", "Qwen/Qwen3-8B", "--chip", "a100-sxm4-80gb", "--json")
+    prefix, clean = (
+        str(shared(f"data/cpu_engine/{name}")) for name in ("prefix/prefix_on_c4.json", "main_clean/c8.json")
+    )
+
+    def codes(result: str, output_tokens: str) -> set[str]:
+        return {each["code"] for each in run(result, *lengths, "--output-tokens", output_tokens).json["findings"]}
+
+    assert "short_outputs" not in codes(prefix, "128")
+    assert "short_outputs" in codes(clean, "200")
+    assert "short_outputs" not in codes(clean, "128")
 
 
 def test_quiet_prints_the_answer_alone(run, table: str) -> None:

@@ -233,9 +233,39 @@ def test_the_pool_that_the_log_states_is_the_one_simulated(simulated: Run) -> No
 
 def test_flags_that_the_log_states_otherwise_are_told(simulated: Run) -> None:
     found = im.explain(DEP, changed(simulated, server={"max_num_batched_tokens": 8192, "max_num_seqs": 256}))
-    said = [note for note in found.notes if "log says" in note]
+    said = [note for note in found.notes if "served with" in note]
     assert len(said) == 1
-    assert "max_num_batched_tokens 8,192, the deployment 2,048" in said[0]
+    assert "served with max_num_batched_tokens 8192, taken instead of the study's" in said[0]
+    stated = [each.value for each in found.hypotheses if each.setting == "max_num_batched_tokens" and each.stated]
+    assert stated == [8192]
+    assert "8,192 tokens a step" in found.step(ex.MIXED).note
+
+
+def test_prefix_caching_is_as_the_server_had_it(simulated: Run) -> None:
+    found = im.explain(DEP, changed(simulated, server={"prefix_caching": False}))
+    assert any("served with enable_prefix_caching False" in note for note in found.notes)
+    same = im.explain(DEP, changed(simulated, server={"prefix_caching": True}))
+    assert not any("enable_prefix_caching" in note for note in same.notes)
+
+
+def test_servers_of_two_budgets_are_each_simulated_with_theirs() -> None:
+    work = im.Workload.closed_loop(16, 64, 800, 60)
+    runs = [im.simulate(with_flags(max_num_batched_tokens=n), work, token_times=True) for n in (512, 4096)]
+    sweep = im.explain_sweep(DEP, runs)
+    assert [point.unexplained_pct for point in sweep] == pytest.approx([0, 0], abs=1e-6)
+    tried = [each for each in sweep.hypotheses if each.setting == "max_num_batched_tokens"]
+    assert {512, 4096} <= {each.value for each in tried}
+    assert not any(each.stated for each in tried)
+
+
+def test_a_real_servers_own_budget_is_tried_and_called_stated() -> None:
+    folder = shared("data/cpu_engine")
+    result = folder / "chunk256" / "chunk256_in512_c8.json"
+    (run,) = im.load(result, metrics="auto", server_log=folder / "chunk256.server.log")
+    found = im.explain(cpu_engine(), run)
+    tried = [each for each in found.hypotheses if each.setting == "max_num_batched_tokens"]
+    assert [(each.name, each.value) for each in tried if each.stated] == [("max_num_batched_tokens=256", 256)]
+    assert any("served with max_num_batched_tokens 256" in note for note in found.notes)
 
 
 def test_a_cache_that_was_off_had_no_hits(simulated: Run) -> None:
@@ -247,7 +277,7 @@ def test_a_cache_that_was_off_had_no_hits(simulated: Run) -> None:
 def test_the_tails_name_the_budget_that_a_run_was_simulated_with(budget: int) -> None:
     served = with_flags(max_num_batched_tokens=budget)
     runs = [im.simulate(served, im.Workload.closed_loop(c, 4 * c, 800, 60), token_times=True) for c in (16, 32)]
-    sweep = im.explain_sweep(DEP, runs)
+    sweep = im.explain_sweep(DEP, [changed(run, deployment={}) for run in runs])  # as of a server that says nothing
     tried = {each.value: each for each in sweep.hypotheses if each.setting == "max_num_batched_tokens"}
     assert tried[budget].error == pytest.approx(0, abs=1e-9)
     assert tried[budget].supported

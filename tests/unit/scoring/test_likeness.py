@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import inferometer as im
+from inferometer.emulator.options import Options
+from inferometer.emulator.server import cache_config
 from inferometer.records.run import Run, RunMeta, make_run
-from inferometer.scoring.likeness import engine, mean_tokens, same_chip, unlike
+from inferometer.scoring.likeness import engine, mean_tokens, same_chip, simulated, unlike
 from inferometer.scoring.score import score
+from inferometer.sim.simulate import fitting_memory
 from shared import shared
 
 
@@ -61,6 +64,70 @@ def test_engines(theirs: dict[str, Any], note: str | None):
     mine = run(deployment={"engine": "vllm", "engine_version": "0.26.0"})
     assert list(unlike([(mine, run(**theirs))])) == ([note] if note else [])
     assert engine(run()) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "server", "note"),
+    [
+        (
+            {"max_num_batched_tokens": 2048},
+            {"max_num_batched_tokens": 256},
+            "max_num_batched_tokens: measured 256, predicted 2048",
+        ),
+        ({"max_num_batched_tokens": 2048}, {"max_num_batched_tokens": 2048}, None),
+        ({"max_num_batched_tokens": 2048}, {}, None),
+        ({"max_num_seqs": 64}, {"log": {"max_num_seqs": 256}}, "max_num_seqs: measured 256, predicted 64"),
+        ({"async_scheduling": True}, {"async_scheduling": False}, "async_scheduling: measured off, predicted on"),
+        (
+            {"enable_prefix_caching": False},
+            {"flags": {"enable_prefix_caching": True}},
+            "enable_prefix_caching: measured on, predicted off",
+        ),
+        ({"gpu_memory_utilization": 0.9}, {"gpu_memory_utilization": 0.5}, None),
+        ({"max_model_len": 4096}, {"max_model_len": 2048}, None),
+    ],
+)
+def test_flags_that_the_server_states(flags: dict[str, Any], server: dict[str, Any], note: str | None):
+    pair = (run(deployment={"flags": flags}), run(server=server))
+    assert list(unlike([pair])) == ([note] if note else [])
+
+
+def test_a_prefix_cache_in_which_nothing_was_found_is_no_difference():
+    off, on = run(deployment={"flags": {"enable_prefix_caching": False}}), {"prefix_caching": True}
+    counters = {"prefix_cache_queries": 900.0, "prefix_cache_hits": 0.0, "prompt_tokens": 900.0}
+    assert list(unlike([(off, run(server=on, counters=counters))])) == []
+    assert list(unlike([(off, run(server=on, counters={**counters, "prefix_cache_hits": 720.0}))]))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "files", "note"),
+    [
+        ("main_clean", "c*.json", None),
+        ("chunk256", "*.json", "max_num_batched_tokens: measured 256, predicted 2048"),
+        ("prefix", "*.json", "enable_prefix_caching: measured on, predicted off"),
+    ],
+)
+def test_flags_of_a_real_server(sweep: str, files: str, note: str | None):
+    folder = shared("data/cpu_engine")
+    log = str(folder / f"{sweep}.server.log")
+    runs = [im.load(str(file), metrics="auto", server_log=log) for file in sorted((folder / sweep).glob(files))]
+    flags = {"max_num_batched_tokens": 2048, "max_num_seqs": 64, "enable_prefix_caching": False}
+    mine = run(deployment={"flags": flags})
+    told = [said for said in unlike([(mine, each) for found in runs for each in found]) if "tokens:" not in said[:15]]
+    assert told == ([note] if note else [])
+
+
+def test_what_no_chip_served():
+    assert simulated(run(kind="simulated"))
+    assert simulated(run(server={"flags": {"emulated_by": "inferometer 0.1.0"}}))
+    assert simulated(run(server={"cache_config": {"emulated_by": "inferometer 0.1.0"}}))
+    assert not simulated(run(server={"flags": {"block_size": 16}}))
+
+
+def test_the_emulator_says_that_it_is_one():
+    dep = im.Deployment(model=im.model("Qwen/Qwen3-8B"), chip=im.chip("a100-sxm4-80gb"))
+    labels = cache_config(Options(deployment=dep), fitting_memory(dep))
+    assert simulated(run(server={"flags": labels}))
 
 
 def test_one_note_for_all_points():

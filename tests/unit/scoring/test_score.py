@@ -256,7 +256,7 @@ def test_json(card: im.Score):
     assert len(document["rows"]) == len(card.rows)
     assert set(document["rows"][0]) == {
         *("metric", "unit", "predicted", "measured", "error_pct", "low", "high", "inside", "verdict", "arm"),
-        *("concurrency", "request_rate"),
+        *("concurrency", "request_rate", "fitted"),
     }
     assert document["arms"][0]["ttft_knee_concurrency"]["measured"] == 2
     assert document["seal"]["state"] == "unsealed"

@@ -82,14 +82,25 @@ def test_a_file_dated_at_its_end_began_its_duration_before(sealed: Path):
     assert "taken at its end, less its duration" in late.sentence
 
 
-def test_a_date_without_a_zone_is_said_to_be_read_as_local(sealed: Path):
+def test_a_date_without_a_zone_so_near_that_another_would_change_what_came_first(sealed: Path):
     at = seconds(sealed)
     soon = datetime.fromtimestamp(at + 7200).isoformat()
     seal = score(sealed, measured(1, created=soon)).seal
-    assert (seal.state, "without a zone" in seal.sentence) == ("sealed", True)
+    assert (seal.state, "without a zone" in seal.sentence) == ("undated", True)
+    assert seal.sentence.endswith("Of another zone, it began before that: which came first is open.")
+    # it need not be the first: another zone would move it before the seal all the same
+    mixed = [measured(1, started_unix_s=at + 60), measured(2, created=soon)]
+    assert score(sealed, mixed).seal.state == "undated"
+    near, far = (datetime.fromtimestamp(at + hours * 3600).isoformat() for hours in (25.9, 26.1))
+    assert score(sealed, measured(1, created=near)).seal.state == "undated"
+    assert score(sealed, measured(1, created=far)).seal.state == "sealed"
+    # what is late as it stands is called late
+    early = datetime.fromtimestamp(at - 7200).isoformat()
+    assert score(sealed, measured(1, created=early)).seal.state == "late"
     # beyond what zones can differ by there is nothing to say
     later = datetime.fromtimestamp(at + 3 * 86400).isoformat()
-    assert "zone" not in score(sealed, measured(1, created=later)).seal.sentence
+    seal = score(sealed, measured(1, created=later)).seal
+    assert (seal.state, "zone" in seal.sentence) == ("sealed", False)
 
 
 def test_a_changed_digit_breaks_the_seal_and_fails(prediction: im.Prediction, sealed: Path):
@@ -141,9 +152,11 @@ def test_a_start_whose_zone_was_assumed_is_said_to_be(sealed: Path, tmp_path: Pa
     soon = datetime.fromtimestamp(seconds(sealed) + 7200, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
     table = tmp_path / "sweep.csv"
     table.write_text(f"concurrency,output_tok_per_s,started\n1,90,{soon}\n")
-    assert "without a zone, so read in UTC" in score(sealed, im.load(table)).seal.sentence
+    seal = score(sealed, im.load(table)).seal
+    assert (seal.state, "without a zone, so read in UTC" in seal.sentence) == ("undated", True)
     table.write_text(f"concurrency,output_tok_per_s,started\n1,90,{soon}Z\n")
-    assert "zone" not in score(sealed, im.load(table)).seal.sentence
+    seal = score(sealed, im.load(table)).seal
+    assert (seal.state, "zone" in seal.sentence) == ("sealed", False)
 
 
 def test_a_sealed_file_that_is_json_no_longer_is_still_a_predictions(sealed: Path, tmp_path: Path):

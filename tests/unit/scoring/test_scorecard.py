@@ -11,7 +11,7 @@ import pytest
 
 import inferometer as im
 from inferometer.records.run import Run, RunMeta, make_run
-from inferometer.scoring.score import Score, Subject, score
+from inferometer.scoring.score import Row, Score, Subject, score
 from inferometer.scoring.scorecard import scorecard
 from inferometer.scoring.seals import SealStatus
 from inferometer.store import Store
@@ -37,7 +37,7 @@ def keep(store: Store, card: Score, state: Any = "unsealed", **subject: Any) -> 
 
 
 def off_by(error: float, chip: str = "l4", measured: float = 100.0) -> Score:
-    return score(stated(chip, ttft_s__p50=measured * (1 + error)), stated(ttft_s__p50=measured))
+    return score(stated(chip, ttft_s__p50=measured * (1 + error)), stated(chip, ttft_s__p50=measured))
 
 
 def test_an_empty_store(store: Store):
@@ -74,9 +74,10 @@ def test_sealed_ones_are_told_apart_and_trusted(store: Store):
     for n, state in enumerate(["unsealed", "late", "broken", "undated"]):
         keep(store, off_by(3.0), state, prediction=f"o{n}")
     card = scorecard(store)
-    assert [(tally.name, tally.points) for tally in card.by_seal] == [("sealed before", 10), ("all others", 4)]
+    assert [(tally.name, tally.points) for tally in card.by_seal] == [("sealed before", 10), ("all others", 3)]
     (trust,) = card.trust
     assert (trust.kind, trust.points, card.trusted) == ("TTFT", 10, "sealed before")
+    assert (card.trusted_predictions, card.left_out) == (10, {"seal broken": 1})
     assert trust.p90_abs_error_pct == pytest.approx(np.percentile(np.arange(10.0), 90))
 
 
@@ -97,11 +98,55 @@ def test_coverage(store: Store):
 
 
 def test_a_fit_is_no_test(store: Store):
-    keep(store, off_by(0.0), prediction="fit", in_sample=True)
+    fit = off_by(0.0)
+    keep(store, msgspec.structs.replace(fit, rows=(fitted(fit.rows[0]),)), prediction="fit", in_sample=True)
     keep(store, off_by(0.4), prediction="test")
     card = scorecard(store)
-    assert (card.in_sample, card.predictions) == (1, 1)
+    assert (card.in_sample, card.predictions, card.scores) == (1, 1, 1)
     assert card.by_chip[0].bias_pct == pytest.approx(40)
+
+
+def fitted(row: Row) -> Row:
+    return msgspec.structs.replace(row, fitted=True)
+
+
+def test_of_a_score_only_the_figures_that_were_fitted_are_left_out(store: Store):
+    mine = [stated(concurrency=c, ttft_s__p50=p50_s) for c, p50_s in ((1, 0.1), (2, 0.12), (4, 0.13))]
+    card = score(mine, [stated(concurrency=c, ttft_s__p50=0.1) for c in (1, 2, 4)])
+    rows = [fitted(row) if row.concurrency == 1 else row for row in card.rows]
+    keep(store, msgspec.structs.replace(card, rows=tuple(rows)), in_sample=True)
+    found = scorecard(store)
+    assert (found.in_sample, found.predictions, found.by_chip[0].points) == (1, 1, 2)
+    assert found.by_chip[0].bias_pct == pytest.approx(25)
+
+
+def test_a_score_from_before_rows_said_so_is_left_out_whole(store: Store):
+    document = off_by(0.0).to_dict()
+    document["of"]["in_sample"] = True
+    for row in document["rows"]:
+        del row["fitted"]
+    store.save_score(document)
+    found = scorecard(store)
+    assert (found.in_sample, found.predictions, found.scores) == (1, 0, 0)
+
+
+def test_scores_that_say_nothing_of_the_next_prediction_are_left_out(store: Store):
+    keep(store, off_by(0.4), prediction="test")
+    keep(store, off_by(3.0), "broken", prediction="broken")
+    unlike = score(stated("l4", ttft_s__p50=0.4), stated("t4", ttft_s__p50=0.1))
+    assert unlike.notes
+    keep(store, unlike, prediction="unlike")
+    served = {"flags": {"emulated_by": "inferometer 0.1.0"}}
+    mock = make_run(RunMeta(kind="measured", stated={"ttft_s.p50": 0.1}, server=served))
+    keep(store, score(stated(ttft_s__p50=0.4), mock), prediction="mock")
+    card = scorecard(store)
+    assert (card.predictions, card.by_chip[0].bias_pct) == (1, pytest.approx(40))
+    assert card.left_out == {
+        "seal broken": 1,
+        "runs unlike what was predicted": 1,
+        "of the emulator or the simulator, no chip": 1,
+    }
+    assert card.to_dict()["left_out"] == card.left_out
 
 
 def test_knees_are_in_no_mean_but_their_own(store: Store):
@@ -127,7 +172,12 @@ def test_sealed_predictions_that_were_never_scored_are_named(store: Store):
     assert named.startswith(f"a100-qwen3-8b {im.verify(path).sha256[:8]}")
     store.save_score(score(path, prediction.runs).to_dict())
     card = scorecard(store)
-    assert card.unscored == ()
+    assert (card.unscored, card.shares_of_ceiling) == ((), ())
+    assert list(card.left_out.values()) == [1]
+    copies = [msgspec.structs.replace(run.meta, kind="imported", id="") for run in prediction.runs]
+    runs = [make_run(meta, run.requests) for meta, run in zip(copies, prediction.runs, strict=True)]
+    store.save_score(score(path, runs).to_dict())
+    card = scorecard(store)
     (share,) = card.shares_of_ceiling
     assert (share.chip, share.ceiling_tok_per_s) == ("a100-sxm4-80gb", pytest.approx(124.5, abs=0.05))
 
@@ -151,6 +201,36 @@ def test_runs_that_a_calibration_was_fitted_to(
     document = im.predict("a100-qwen3-8b", overrides=study).to_dict() | {"profile": profile}
     file.write_bytes(msgspec.json.encode(document, enc_hook=str))
     run = make_run(RunMeta(kind="imported", name="c8", stated={"output_tok_per_s": 9.0}, started_unix_s=began_s))
-    subject = score(file, run).of
+    card = score(file, run)
+    subject = card.of
     assert subject is not None
     assert (subject.in_sample, subject.profile) == (in_sample, "mine")
+    assert {row.fitted for row in card.rows} == {in_sample}
+
+
+def test_fitted_points_are_in_no_count_and_bend_the_sweeps_figures(tmp_path: Path):
+    study = {"arm": [], "workload.concurrency": [1, 2, 4], "workload.output_tokens": 8, "slo": {"ttft_ms": 60_000}}
+    prediction = im.predict("a100-qwen3-8b", overrides=study)
+    file = tmp_path / "prediction.json"
+
+    def scored(*fits: str) -> Score:
+        profile = {"name": "mine", "runs": list(fits), "created": ""}
+        file.write_bytes(msgspec.json.encode(prediction.to_dict() | {"profile": profile}, enc_hook=str))
+        return score(file, runs)
+
+    runs = []
+    for run in prediction.runs:
+        meta = msgspec.structs.replace(run.meta, kind="imported", name=f"c{run.meta.concurrency}", id="")
+        runs.append(make_run(meta, run.requests))
+    whole, part = scored(), scored("c2")
+    assert not any(row.fitted for row in whole.rows)
+    assert len(part.rows) == len(whole.rows)
+    points = {row.concurrency for row in part.counted if row.of_point}
+    assert points == {1, 4}
+    sweeps = [row for row in part.rows if not row.of_point]
+    assert sweeps
+    assert all(row.fitted for row in sweeps)
+    assert {metric.points for metric in part.by_metric} == {2}
+    assert part.coverage["with_interval"] < whole.coverage["with_interval"]
+    assert part.passed == whole.passed
+    assert part.to_dict()["rows"][0]["fitted"] is False

@@ -114,6 +114,15 @@ def read_table(path: Path, expected: str) -> pl.DataFrame:
     return frame
 
 
+def short_rows(path: Path) -> list[tuple[int, int]]:
+    """Number and cells of each row of a CSV that has fewer than its header; of JSON none. An empty line is no row."""
+    data = read_bytes(path)
+    if data.lstrip()[:1] in (b"{", b"["):
+        return []
+    header, *rows = csv.reader(io.StringIO(data.decode(errors="replace")))
+    return [(number, len(row)) for number, row in enumerate(rows, 1) if 0 < len(row) < len(header)]
+
+
 def _json_rows(data: bytes) -> list[dict[str, Any]]:
     documents = decode_documents(data)
     rows = documents[0] if len(documents) == 1 and isinstance(documents[0], list) else documents

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from glob import glob, has_magic
 from importlib.metadata import entry_points
@@ -10,7 +11,7 @@ from math import isclose
 from pathlib import Path
 from typing import Protocol
 
-from inferometer.errors import FormatError, InputError
+from inferometer.errors import FormatError, InferometerWarning, InputError
 from inferometer.records.attach import with_server
 from inferometer.records.importers import (
     aiperf,
@@ -84,15 +85,16 @@ def load(source: Source, metrics: Source | None = None, server_log: Source | Non
     Files that lie in one folder are read together: a run's several files make one run. A folder without a result file
     of its own gives those of its subfolders, one level down, in order of name.
 
-    In a folder or a glob, files of no known format are passed over, but one that is not even complete JSON is an error.
+    In a folder or a glob, files of no known format are passed over, and so is one that is not even complete JSON, as a
+    benchmark that was killed leaves it: with an `InferometerWarning` that names it, and only beside some other result.
+    Saved pages and logs of servers beside results are no runs of their own there.
 
     ``metrics`` and ``server_log`` join what the server said to each run (`records.attach.with_server`). ``metrics``: a
     file of saved ``/metrics`` pages, which may span all runs; a folder or glob of such files, each for the run of its
     name (``c1.metrics.prom`` for ``c1.json``); ``"auto"``: those beside the results. ``server_log``: the engine's log.
-    Pages and logs that would else be runs of their own are then left out.
 
-    Raises `InputError` where nothing is there, `FormatError` for a file that is truncated, and where there is nothing
-    but what is empty or of no known format.
+    Raises `InputError` where nothing is there, `FormatError` for a file given by its name that is truncated, and where
+    there is nothing but what is truncated, empty or of no known format.
 
     >>> load("nothing.json")
     Traceback (most recent call last):
@@ -131,7 +133,7 @@ def _joined(groups: list[tuple[Path, list[Run]]], metrics: Source | None, server
 
 def _is_servers(run: Run) -> bool:
     """Whether this is the server's side alone."""
-    return not run.requests.height and not run.meta.stated
+    return not run.requests.height and not run.meta.stated and bool(run.server.height or run.meta.server)
 
 
 def _with_server(run: Run, pages: Path | None, log: Path | None) -> Run:
@@ -171,39 +173,69 @@ def _load_matches(pattern: str) -> list[tuple[Path, list[Run]]]:
     folders: dict[Path, list[Path]] = {}
     for path in files:
         folders.setdefault(path.parent, []).append(path)
-    groups = [(folder, _load_files(together)) for folder, together in folders.items()]
-    if not any(runs for _, runs in groups):
+    cut: list[Path] = []
+    groups = [(folder, _load_files(together, cut)) for folder, together in folders.items()]
+    found = _results(groups, cut)
+    if not found:
         raise _unknown(files[0])
-    return groups
+    return found
 
 
 def _load_folder(folder: Path) -> list[tuple[Path, list[Run]]]:
-    groups = [(folder, _load_files(_result_files(folder)))]
+    cut: list[Path] = []
+    groups = [(folder, _load_files(_result_files(folder), cut))]
     if not groups[0][1]:
         below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-        groups = [(path, _load_files(_result_files(path))) for path in below]
-    if not any(runs for _, runs in groups):
+        groups = [(path, _load_files(_result_files(path), cut)) for path in below]
+    found = _results(groups, cut)
+    if not found:
         raise FormatError.because(f"{folder.name}: no result file in this folder; known formats: {_known()}")
-    return groups
+    return found
+
+
+def _results(groups: list[tuple[Path, list[Run]]], cut: Sequence[Path]) -> list[tuple[Path, list[Run]]]:
+    """The results without the server's side beside them; that alone where nothing else is there, or an empty list.
+
+    Warns of the files that are cut short. Raises `FormatError` for the first of them where there is no result.
+    """
+    results = [(folder, [run for run in runs if not _is_servers(run)]) for folder, runs in groups]
+    if not any(runs for _, runs in results):
+        if cut:
+            raise _unknown(cut[0])
+        return groups if any(runs for _, runs in groups) else []
+    for path in cut:
+        warnings.warn(f"{path} is passed over: {_fault(path)}", InferometerWarning, stacklevel=2)
+    return results
 
 
 def _result_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
-def _load_files(files: Iterable[Path]) -> list[Run]:
-    """The runs of one folder's files, in order of name; none where no file is of a known format."""
-    found = [(importer, path) for path in files if (importer := _find_in_folder(path)) is not None]
-    runs = [run for importer, paths in _by_importer(found) for run in _read_together(importer, paths)]
+def _load_files(files: Iterable[Path], cut: list[Path]) -> list[Run]:
+    """The runs of one folder's files, in order of name; ``cut`` gains those that are not even complete JSON."""
+    found: list[tuple[Importer, Path]] = []
+    for path in files:
+        importer = _find(path)
+        if importer is not None:
+            found.append((importer, path))
+        elif path.suffix.lower().startswith((".json", ".ndjson")) and json_fault(path):
+            cut.append(path)
+    runs = [run for importer, paths in _by_importer(found) for run in _read_whole(importer, paths, cut)]
     return _without_repeats(runs)
 
 
-def _find_in_folder(path: Path) -> Importer | None:
-    """The importer of a file in a folder; raises `FormatError` for one that is not even complete JSON."""
-    importer = _find(path)
-    if importer is None and path.suffix.lower().startswith((".json", ".ndjson")) and json_fault(path):
-        raise _unknown(path)
-    return importer
+def _read_whole(importer: Importer, paths: list[Path], cut: list[Path]) -> list[Run]:
+    """The runs of those files that are whole; ``cut`` gains the others."""
+    try:
+        return _read_together(importer, paths)
+    except FormatError:
+        broken = [path for path in paths if json_fault(path)]
+        if not broken:
+            raise
+        cut.extend(broken)
+        whole = [path for path in paths if path not in broken]
+        return _read_together(importer, whole) if whole else []
 
 
 def _by_importer(found: Sequence[tuple[Importer, Path]]) -> list[tuple[Importer, list[Path]]]:
@@ -258,13 +290,16 @@ def _find(path: Path) -> Importer | None:
 
 def _unknown(path: Path) -> InputError:
     """Why no importer takes this file, and what would be taken."""
-    if not read_bytes(path).strip():
-        what = "the file is empty"
-    elif fault := json_fault(path):
-        what = f"not complete JSON ({fault})"
-    else:
-        what = "not a result file of a known format"
+    what = _fault(path) or "not a result file of a known format"
     return FormatError.because(f"{path.name}: {what}; expected one of: {_known()}")
+
+
+def _fault(path: Path) -> str | None:
+    """Why a file cannot be of any format; None where it may be of one."""
+    if not read_bytes(path).strip():
+        return "the file is empty"
+    fault = json_fault(path)
+    return f"not complete JSON ({fault})" if fault else None
 
 
 def _known() -> str:

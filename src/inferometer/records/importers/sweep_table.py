@@ -12,14 +12,16 @@ summary is what the row states.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+import warnings
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from inferometer.errors import FormatError
-from inferometer.records.importers.files import in_file, read_table, source_fields, table_columns
+from inferometer.errors import FormatError, InferometerWarning
+from inferometer.records.importers.files import in_file, read_table, short_rows, source_fields, table_columns
 from inferometer.records.run import Run, RunMeta, make_run
 from inferometer.units import GIB
 
@@ -28,7 +30,9 @@ EXPECTED = (
     "tpot_ms_p50, ..., littles_law_concurrency"
 )
 
-STAT_COLUMN = re.compile(r"(ttft|tpot|itl|e2e|queue|client_queue|normalized_latency)_(ms|s)_(mean|std|p\d+)")
+TIMES = ("ttft", "tpot", "itl", "e2e", "queue", "client_queue", "normalized_latency")
+
+STAT_COLUMN = re.compile(rf"({'|'.join(TIMES)})_(ms|s)_(mean|std|p\d+)")
 
 PLAIN = (
     "output_tok_per_s",
@@ -58,6 +62,9 @@ KNOWN = {
 }
 """Every column that is read, but for the times."""
 
+ALIKE = 0.75
+"""Share of letters in common (difflib) from which on a column's name is taken for a slip of a known one's."""
+
 
 def sniff(path: Path) -> bool:
     """Whether the table has a column for the point and one for what was measured there."""
@@ -69,7 +76,37 @@ def sniff(path: Path) -> bool:
 def read(path: Path) -> list[Run]:
     """One run a row. Raises `FormatError` naming the row and column of a value that is not what it should be."""
     rows = read_table(path, EXPECTED).to_dicts()
+    _warn(path, list(rows[0]))
     return in_file(path, lambda: [_run(path, number, row) for number, row in enumerate(rows, 1)])
+
+
+def _warn(path: Path, columns: list[str]) -> None:
+    """Of columns that are nearly known ones, and of rows that are cut short."""
+    said = [
+        f"{path}: column {column!r} is not read; did you mean {close}?"
+        for column in columns
+        if not _is_read(column) and (close := _close(column, columns))
+    ]
+    said += [
+        f"{path}: row {number} has {cells} of {len(columns)} cells, the rest is taken for unknown; is the file whole?"
+        for number, cells in short_rows(path)
+    ]
+    for text in said:
+        warnings.warn(text, InferometerWarning, stacklevel=2)
+
+
+def _is_read(column: str) -> bool:
+    return column in KNOWN or STAT_COLUMN.fullmatch(column) is not None
+
+
+def _close(column: str, others: list[str]) -> str | None:
+    """The known column that this one is most like, if the table does not have that too: times in the unit it names."""
+    unit = "s" if re.search(r"_s(ec\w*)?(_|$)", column) else "ms"
+    times = [f"{name}_{unit}_{part}" for name in TIMES for part in ("mean", "std", "p50", "p90", "p95", "p99")]
+    known = [name for name in (*times, *sorted(KNOWN)) if name not in others]
+    plain = column.strip().lower().replace("-", "_").replace(" ", "_")
+    turned = next((name for name in known if sorted(name.split("_")) == sorted(plain.split("_"))), None)
+    return turned or next(iter(difflib.get_close_matches(plain, known, n=1, cutoff=ALIKE)), None)
 
 
 def _run(path: Path, number: int, row: dict[str, Any]) -> Run:
@@ -181,5 +218,5 @@ def _number(row: dict[str, Any], column: str, where: str, *, infinite: bool = Fa
 
 
 def _not_read(row: dict[str, Any]) -> list[str]:
-    ignored = [column for column in row if column not in KNOWN and not STAT_COLUMN.fullmatch(column)]
+    ignored = [column for column in row if not _is_read(column)]
     return [f"columns not read: {', '.join(ignored)}"] if ignored else []

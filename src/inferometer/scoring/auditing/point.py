@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from inferometer.benchmark.fitness import sharing_asked
 from inferometer.records.metrics import Floats, PerRequest, Summary
 from inferometer.records.run import OWN_CLOCK, Run
 from inferometer.scoring.auditing.finding import KINDS, Finding, Severity
-from inferometer.scoring.likeness import mean_tokens
+from inferometer.scoring.likeness import ALIKE, mean_tokens
 from inferometer.specs.deployment import Deployment
 
 
@@ -141,6 +142,12 @@ class Point:
         edge = self.users or 0
         kept = slice(edge, order.size - edge) if order.size > 2 * edge else slice(0, 0)
         return self.each.sent[known][order][kept], self.each.tpot[known][order][kept]
+
+
+def other_load(run: Run, prompt_tokens: float | None) -> bool:
+    """Whether the run's prompts are visibly (`ALIKE`) of another mean length than was asked for."""
+    own = mean_tokens(run, "prompt_tokens")
+    return own is not None and prompt_tokens is not None and not math.isclose(own, prompt_tokens, rel_tol=ALIKE)
 
 
 def load_name(run: Run) -> str:
