@@ -1026,11 +1026,17 @@ def _binding(
 
 def ttft_knee(runs: Sequence[Run]) -> int | None:
     """The lowest concurrency whose TTFT p99 is more than twice its p50; None where there is none."""
-    for concurrency, summary in _by_concurrency(runs):
-        p50, p99 = summary.ttft_s.p50, summary.ttft_s.p99
-        if p50 is not None and p99 is not None and p99 > 2 * p50:
-            return concurrency
-    return None
+    return next((concurrency for concurrency, summary in _by_concurrency(runs) if past_ttft_knee(summary)), None)
+
+
+TTFT_KNEE = 2.0
+"""A TTFT p99 of more than so many times the p50 is past the knee."""
+
+
+def past_ttft_knee(summary: Summary) -> bool:
+    """Whether TTFT p99 is more than twice its p50; not where either is unknown."""
+    p50, p99 = summary.ttft_s.p50, summary.ttft_s.p99
+    return p50 is not None and p99 is not None and p99 > TTFT_KNEE * p50
 
 
 def throughput_knee(runs: Sequence[Run]) -> int | None:

@@ -27,7 +27,7 @@ from inferometer.benchmark.progress import Watch
 from inferometer.benchmark.sweep import at_level
 from inferometer.errors import InputError
 from inferometer.prediction.predict import steady
-from inferometer.records.metrics import Summary
+from inferometer.records.metrics import TTFT_KNEE, past_ttft_knee
 from inferometer.records.run import Run
 from inferometer.scoring.batches import Batches, half_width, least_values, ratio
 from inferometer.scoring.preempted import preemption_mode
@@ -41,8 +41,6 @@ from inferometer.workload import generate
 
 What = Literal["preemption", "ttft-knee"]
 WHATS: tuple[What, ...] = ("preemption", "ttft-knee")
-KNEE = 2.0
-"""TTFT p99 over p50, beyond which it is a knee (`records.metrics.ttft_knee`)."""
 BEYOND_GUESS, HIGHEST_KNEE = 4, 64
 """Unless stated, nothing is tried beyond so many times the first guess, or for a knee this concurrency."""
 EVERY = 32
@@ -281,13 +279,7 @@ class Forecast:
         """Whether it has begun, in the simulation."""
         run = simulate(self.arm.deployment, self.load(concurrency), costs=self.costs, seed=self.arm.seed)
         summary = steady(run, self.arm.warmup_requests).summary()
-        return is_knee(summary) if self.what == "ttft-knee" else bool(run.summary().preemptions)
-
-
-def is_knee(summary: Summary) -> bool:
-    """Whether TTFT p99 is more than twice p50."""
-    p50, p99 = summary.ttft_s.p50, summary.ttft_s.p99
-    return p50 is not None and p99 is not None and p99 > KNEE * p50
+        return past_ttft_knee(summary) if self.what == "ttft-knee" else bool(run.summary().preemptions)
 
 
 class _Ground:
@@ -361,7 +353,7 @@ def seen(run: Run, concurrency: int, what: What) -> Trial:
         raise _uncounted("its /metrics page has no counter of them")
     return Trial(
         concurrency=concurrency,
-        hit=is_knee(summary) if what == "ttft-knee" else bool(summary.preemptions),
+        hit=past_ttft_knee(summary) if what == "ttft-knee" else bool(summary.preemptions),
         preemptions=summary.preemptions,
         running=summary.running,
         waiting=summary.waiting,
@@ -394,4 +386,4 @@ def beyond_chance(run: Run, confidence: float = 0.95) -> bool:
     if values.size < least_values(0.99, confidence) or not values.min() > 0:
         return False
     found = ratio(values, batch, batches.count, "p99", "p50")
-    return abs(found.centre - math.log(KNEE)) > half_width(found, confidence)
+    return abs(found.centre - math.log(TTFT_KNEE)) > half_width(found, confidence)
