@@ -19,6 +19,7 @@ from inferometer.records.metrics import PerRequest, Stat
 from inferometer.records.run import OWN_CLOCK, Run
 from inferometer.scoring.likeness import mean_tokens
 from inferometer.scoring.loads import hit_rate
+from inferometer.scoring.sides import load_name
 from inferometer.sim.policies import ENGINE_POLICY, policy_named
 from inferometer.sim.rules import RECORD_S
 from inferometer.sim.simulate import Engine, deal, engine_rules, fitting_memory, refusals
@@ -91,17 +92,23 @@ def measured_points(
     lacking = [line for run, dep in zip(runs, each, strict=True) for line in _lacks(run, dep, prefix_hit_rate, lengths)]
     if lacking:
         raise InputError.because("cannot calibrate: " + "; ".join(lacking))
-    names = _distinct([run_label(run) for run in runs])
+    names = _distinct(runs)
     return [_measured(*known, prefix_hit_rate, lengths) for known in zip(names, runs, each, strict=True)]
 
 
 def run_label(run: Run) -> str:
     """What a run is called in a profile: its name, else its file, else its load."""
-    load = f"C={run.meta.concurrency}" if run.meta.concurrency is not None else "run"
-    return run.meta.name or run.meta.source or load
+    return run.meta.name or run.meta.source or _run_load(run)
 
 
-def _distinct(names: list[str]) -> list[str]:
+def _run_load(run: Run) -> str:
+    return load_name(run.meta.concurrency, run.meta.request_rate_per_s)
+
+
+def _distinct(runs: Sequence[Run]) -> list[str]:
+    """The points of one benchmark share its name and are told apart by their loads; what is left, by numbers."""
+    names = [run_label(run) for run in runs]
+    names = [_run_load(run) if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
     return [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 

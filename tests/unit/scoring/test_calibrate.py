@@ -347,3 +347,13 @@ def test_runs_of_a_fit_are_known_again_though_all_share_a_name():
     other = im.score(prediction, as_measured(simulated(1, prompt=300), name="mine")).of
     assert other is not None
     assert not other.in_sample
+
+
+def test_points_of_one_name_are_told_apart_by_their_loads() -> None:
+    from inferometer.scoring.points import _distinct
+
+    def run(name: str, users: int) -> Run:
+        return make_run(RunMeta(kind="measured", name=name, concurrency=users))
+
+    assert _distinct([run("mine", 1), run("mine", 8), run("other", 2)]) == ["C=1", "C=8", "other"]
+    assert _distinct([run("mine", 8), run("mine", 8)]) == ["C=8 (1)", "C=8 (2)"]

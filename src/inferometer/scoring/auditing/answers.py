@@ -158,9 +158,9 @@ def chunks(point: Point) -> Finding | None:
     events = np.diff(point.run.token_times.offsets)
     known = point.each.completed & (events > 0) & ~np.isnan(point.each.output)
     each = float(point.each.output[known].sum() / events[known].sum())
-    return point.finding(
-        "chunk_gaps", f"{each:.3g} tokens a chunk on average: gaps between chunks are not ITL", each, 1
-    )
+    several, of = int((events < point.each.output)[known].sum()), int(known.sum())
+    told = f"{several:,} of {of:,} answers have chunks of several tokens, {each:.4g} on average"
+    return point.finding("chunk_gaps", f"{told}: gaps between chunks are not ITL", each, 1)
 
 
 def reasoning(point: Point) -> Finding | None:
