@@ -320,9 +320,9 @@ def _vllm_command(environment: Path, port: int) -> Command:
     return command, variables, "tiny", model / "tokenizer.json"
 
 
-def dtype() -> str:
+def dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """What the cores multiply natively: without such units a step in bf16 takes five times as long (two AVX2 cores)."""
-    flags = set(Path("/proc/cpuinfo").read_text().split())
+    flags = set(cpuinfo.read_text().split())
     return "bfloat16" if flags & {"avx512_bf16", "amx_bf16"} else "float32"
 
 
@@ -372,7 +372,7 @@ def watched(
     command: list[str], log_path: Path, variables: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs ``command`` under a watcher that ends all its processes when the block is left or this process is killed."""
-    # without bytecode on disk vLLM compiles its sources in three processes at every start: 100 s, not 35
+    # without bytecode on disk vLLM compiles its sources in three processes at every start: 100 s, not 50
     hidden = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"}
     surroundings = {name: value for name, value in os.environ.items() if name not in hidden} | {"PYTHONUNBUFFERED": "1"}
     with log_path.open("wb") as log:

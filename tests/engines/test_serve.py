@@ -163,3 +163,17 @@ def test_tiny_model_has_eleven_million_parameters():
     layer = attention + 3 * hidden * config["intermediate_size"] + 2 * hidden
     parameters = config["vocab_size"] * hidden + config["num_hidden_layers"] * layer + hidden
     assert parameters == 11_279_488
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("fma avx2 avx512f avx512_bf16", "bfloat16"),
+        ("avx512f amx_bf16 amx_tile", "bfloat16"),
+        ("fma avx2 avx512f", "float32"),
+    ],
+)
+def test_bf16_only_where_the_cores_have_it(tmp_path: Path, flags: str, expected: str):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\nbugs\t\t:\n")
+    assert serve.dtype(cpuinfo) == expected

@@ -178,7 +178,7 @@ def scorecard(store: Store | str | Path | None = None) -> Scorecard:
     latest = list({_key(score, n): score for n, score in enumerate(store.scores())}.values())
     sound = [score for score in latest if _left_out(score) is None]
     rows = [(score, n, row) for n, score in enumerate(sound) for row in _rows(score)]
-    found = [_figure(*each) for each in rows if not _fitted(*each)]
+    found = [_figure(score, n, row) for score, n, row in rows if not _fitted(score, row)]
     tested = {figure.score for figure in found}
     counted = [score for n, score in enumerate(sound) if n in tested]
     sealed = [figure for figure in found if figure.sealed]
@@ -234,7 +234,7 @@ def _rows(score: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in rows if row["metric"] != "per_user_tok_per_s" or row["request_rate"] is not None]
 
 
-def _fitted(score: dict[str, Any], n: int, row: dict[str, Any]) -> bool:
+def _fitted(score: dict[str, Any], row: dict[str, Any]) -> bool:
     """Whether the calibration was fitted to it; a score kept before rows said so, as a whole."""
     return bool(row.get("fitted", (score.get("of") or {}).get("in_sample")))
 
