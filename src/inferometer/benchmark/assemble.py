@@ -35,6 +35,8 @@ class Seen(msgspec.Struct, kw_only=True):
     """Whether the target confidence was reached."""
     start_perf_s: float
     started_unix_s: float
+    clock_step_s: float = 0.0
+    """By how much the wall clock was set during the run: what it gained on the clock of the requests."""
     scrape_notes: list[str] = []
     devices: list[list[Device] | None] = []
     """The GPUs of this machine before and after."""
@@ -46,7 +48,11 @@ def assembled(point: Point, journal: Journal, prepared: Prepared, seen: Seen) ->
         point.meta,
         started_unix_s=seen.started_unix_s,
         partial=seen.partial,
-        client={"started_perf_counter_s": seen.start_perf_s, **_client(seen.reports)},
+        client={
+            "started_perf_counter_s": seen.start_perf_s,
+            "clock_step_s": seen.clock_step_s,
+            **_client(seen.reports),
+        },
         server={**server_facts(point), **_devices(seen.devices)},
         notes=[*point.server.notes, *prepared.notes, *seen.scrape_notes, *_not_reached(point, seen)],
     )

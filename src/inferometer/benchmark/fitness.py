@@ -26,6 +26,8 @@ IN_FLIGHT_LEAST = 2.0
 """... and by so many: a sample a second catches neither edge."""
 FEW_PER_USER = 3
 """Fewer requests a user than this measure the start and the end of a run, not the server."""
+CLOCK_STEP_S = 0.05
+"""A wall clock that was set by more than this shows in what a server stamps with it."""
 WARM = 0.01
 """Share of prompt tokens from the cache from which a run that did not ask for it says so (vllm PR#53920)."""
 
@@ -176,6 +178,17 @@ def _stale(run: Run, summary: Summary) -> str | None:
     )
 
 
+def _clock_set(run: Run, summary: Summary) -> str | None:
+    """The requests' times are on a clock that cannot be set; vLLM's latency histograms and all logs are not."""
+    step_s = run.meta.client.get("clock_step_s", 0.0)
+    if abs(step_s) <= CLOCK_STEP_S:
+        return None
+    return (
+        f"the wall clock was set by {step_s:+.2f} s during the run: the requests' times do not use it, but a server's "
+        "log and its own latencies may, and then do not compare with them"
+    )
+
+
 def hidden_reasoning(run: Run, summary: Summary) -> str | None:
     """Reasoning that is billed and not streamed: the first token seen is not the first token made."""
     if not _has(run, "reasoning_tokens"):
@@ -239,6 +252,7 @@ _REMARKS: tuple[Any, ...] = (
     counted_by_events,
     _more_events,
     _stale,
+    _clock_set,
     _chunks,
     hidden_reasoning,
     _warm,

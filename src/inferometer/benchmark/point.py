@@ -298,6 +298,7 @@ class _Measurement:
             partial=self.partial,
             start_perf_s=self.start,
             started_unix_s=self.started_unix_s,
+            clock_step_s=(time.time() - time.perf_counter()) - (self.started_unix_s - self.start),
             scrape_notes=self.scraper.notes,
             devices=self.devices,
         )

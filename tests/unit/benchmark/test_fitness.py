@@ -127,6 +127,14 @@ def test_requests_sent_twice_are_said() -> None:
     assert any(text.startswith("3 requests were sent twice") for text in remarks(twice, twice.summary()))
 
 
+def test_a_wall_clock_that_was_set_during_the_run_is_said() -> None:
+    (found,) = remarks(made := run(client={"clock_step_s": -1.9}), made.summary())
+    assert "the wall clock was set by -1.90 s" in found
+    assert unfit(made, made.summary()) == []
+    hardly = run(client={"clock_step_s": 0.01})
+    assert remarks(hardly, hardly.summary()) == []
+
+
 def test_a_run_of_no_requests_is_unfit() -> None:
     empty = make_run(RunMeta(kind="measured"), {})
     assert unfit(empty, empty.summary()) == ["no request was sent"]
