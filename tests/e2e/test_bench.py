@@ -19,6 +19,7 @@ import pytest
 
 import inferometer as im
 from inferometer.benchmark.bench import Bench, bench
+from inferometer.benchmark.progress import Progress
 from inferometer.benchmark.sweep import bench_sweep
 from inferometer.records.run import Run
 from inferometer.store import Store
@@ -68,6 +69,25 @@ def test_every_request_and_token_is_there(plain: Truth, endpoint: Any) -> None:
     assert run.meta.partial == ""
     assert run.meta.model == "mock"
     assert run.meta.server["engine"] == "vllm"
+
+
+@pytest.mark.parametrize("step_s", [1.5, -1.5])
+def test_a_wall_clock_set_during_the_run_is_measured(
+    plain: Truth, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    real, ahead_s = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + ahead_s[0])
+
+    def set_clock(seen: Progress) -> None:
+        if seen.phase == "measuring":
+            ahead_s[0] = step_s
+
+    run = bench(plain.url, closed(requests=60), watch=set_clock)
+    assert run.meta.client["clock_step_s"] == pytest.approx(step_s, abs=0.1)
+    assert any(f"the wall clock was set by {step_s:+.2f} s" in note for note in run.meta.notes)
+    assert run.summary().ttft_s.p50 == pytest.approx(0.05, abs=0.02)
+    still = bench(plain.url, closed())
+    assert still.meta.client["clock_step_s"] == pytest.approx(0, abs=0.01)
 
 
 def test_times_of_a_request_are_in_order(plain: Truth) -> None:
